@@ -1,0 +1,10 @@
+# Where the dependencies come from. docs/dependencies.md says why each was chosen.
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+include(HastenTorch)
+if(HASTEN_TESTS)
+  find_package(GTest REQUIRED)
+endif()

@@ -1,0 +1,11 @@
+#include <hasten/base/error.h>
+
+#include <system_error>
+
+namespace hasten {
+
+void fail_system(int error_number, std::string_view operation, std::string_view message) {
+  fail(ErrorCode::kSystem, operation, message, ": ", std::generic_category().message(error_number), ".");
+}
+
+}  // namespace hasten
