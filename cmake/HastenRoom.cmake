@@ -1,6 +1,7 @@
 # hasten_room(NAME [NATIVE]) adds every source of src/NAME to one of the two libraries:
 #   hasten_native   rooms free of LibTorch, all that the command-line program links
 #   hasten          the rest; it links hasten_native and LibTorch, and is what users link as hasten::hasten
+# Linking hasten_flags or a header-only library of the sources stays out of the installed package: BUILD_INTERFACE.
 # A source under src/NAME/cuda/ is built only with HASTEN_CUDA, one under src/NAME/no_cuda/ only without.
 add_library(hasten_native STATIC)
 add_library(hasten STATIC)
@@ -14,15 +15,18 @@ foreach(library IN ITEMS hasten_native hasten)
   target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:hasten_flags>)
 endforeach()
 target_compile_definitions(hasten_native PRIVATE HASTEN_VERSION="${PROJECT_VERSION}")
-target_link_libraries(hasten_native PUBLIC Threads::Threads PRIVATE ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> yaml-cpp)
-target_link_libraries(hasten PUBLIC hasten_native $<BUILD_INTERFACE:hasten_torch>)
+target_link_libraries(hasten_native
+  PUBLIC Threads::Threads
+  PRIVATE ZLIB::ZLIB yaml-cpp::yaml-cpp $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+target_link_libraries(hasten PUBLIC hasten_native hasten::torch)
 # Gloo's headers alone: its code is inside LibTorch, and a second copy must not be linked.
 target_include_directories(hasten SYSTEM PRIVATE ${HASTEN_GLOO_INCLUDE})
 target_link_libraries(hasten PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> ${CMAKE_DL_LIBS})
 
 function(hasten_room name)
   cmake_parse_arguments(room "NATIVE" "" "" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+       "${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cpp")
   if(HASTEN_CUDA)
     list(FILTER sources EXCLUDE REGEX "/no_cuda/")
   else()

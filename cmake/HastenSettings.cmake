@@ -5,6 +5,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program finds the LibTorch it was linked with
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -22,6 +23,9 @@ endif()
 # The flags of the project's own code; a user of the installed package does not inherit them.
 add_library(hasten_flags INTERFACE)
 target_compile_options(hasten_flags INTERFACE -Wall -Wextra -Wno-unknown-pragmas)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(hasten_flags INTERFACE -Wno-restrict) # g++ 12 warns of std::string's own operator+
+endif()
 if(HASTEN_WARNINGS_AS_ERRORS)
   target_compile_options(hasten_flags INTERFACE -Werror)
 endif()

@@ -1,6 +1,6 @@
-#include <hasten/base/crc.h>
-
 #include <array>
+
+#include <hasten/base/crc.h>
 
 namespace hasten {
 namespace {
@@ -28,7 +28,8 @@ std::uint32_t byte_at(std::span<const std::byte> bytes, std::size_t i) {
 }
 
 std::uint32_t word_at(std::span<const std::byte> bytes, std::size_t i) {
-  return byte_at(bytes, i) | byte_at(bytes, i + 1) << 8 | byte_at(bytes, i + 2) << 16 | byte_at(bytes, i + 3) << 24;
+  return byte_at(bytes, i) | byte_at(bytes, i + 1) << 8 | byte_at(bytes, i + 2) << 16 |
+         byte_at(bytes, i + 3) << 24;
 }
 
 }  // namespace

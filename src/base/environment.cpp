@@ -1,11 +1,11 @@
-#include <hasten/base/environment.h>
-#include <hasten/base/error.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+
+#include <hasten/base/environment.h>
+#include <hasten/base/error.h>
 
 namespace hasten::environment {
 
@@ -21,9 +21,9 @@ std::optional<std::int64_t> get_integer(const char* name, std::int64_t lowest, s
   std::int64_t value = 0;
   const char* end = text->data() + text->size();
   const auto [stop, status] = std::from_chars(text->data(), end, value);
-  require(status == std::errc{} && stop == end && lowest <= value && value <= highest, ErrorCode::kInvalidArgument,
-          "environment", name, " is '", *text, "', but must be a whole number from ", lowest, " to ", highest,
-          ". Set it to one, or unset it.");
+  require(status == std::errc{} && stop == end && lowest <= value && value <= highest,
+          ErrorCode::kInvalidArgument, "environment", name, " is '", *text,
+          "', but must be a whole number from ", lowest, " to ", highest, ". Set it to one, or unset it.");
   return value;
 }
 

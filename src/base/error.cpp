@@ -1,6 +1,6 @@
-#include <hasten/base/error.h>
-
 #include <system_error>
+
+#include <hasten/base/error.h>
 
 namespace hasten {
 

@@ -1,12 +1,12 @@
-#include <hasten/base/error.h>
-#include <hasten/base/files.h>
-
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+
+#include <hasten/base/error.h>
+#include <hasten/base/files.h>
 
 namespace hasten::files {
 namespace {
@@ -33,7 +33,8 @@ int open_for_reading(const std::filesystem::path& path, std::string_view operati
 
 std::size_t size_of(int descriptor, const std::filesystem::path& path, std::string_view operation) {
   struct stat status{};
-  if (::fstat(descriptor, &status) != 0) fail_system(errno, operation, "cannot examine '" + path.string() + "'");
+  if (::fstat(descriptor, &status) != 0)
+    fail_system(errno, operation, "cannot examine '" + path.string() + "'");
   require(S_ISREG(status.st_mode), ErrorCode::kInvalidArgument, operation, "'", path.string(),
           "' is not a regular file.");
   return static_cast<std::size_t>(status.st_size);
@@ -69,7 +70,8 @@ void write_atomically(const std::filesystem::path& path, std::string_view conten
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(-1) {
   std::string name = (folder_of(path_) / (".hasten-" + path_.filename().string() + "-XXXXXX")).string();
   descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
-  if (descriptor_ < 0) fail_system(errno, "files::AtomicFile", "cannot create a file for '" + path_.string() + "'");
+  if (descriptor_ < 0)
+    fail_system(errno, "files::AtomicFile", "cannot create a file for '" + path_.string() + "'");
   temporary_ = name;
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -91,7 +93,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail_system(errno, "files::AtomicFile", "cannot sync '" + path_.string() + "'");
+  if (::fsync(descriptor_) != 0)
+    fail_system(errno, "files::AtomicFile", "cannot sync '" + path_.string() + "'");
   if (::close(std::exchange(descriptor_, -1)) != 0)
     fail_system(errno, "files::AtomicFile", "cannot close '" + path_.string() + "'");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)

@@ -1,9 +1,9 @@
-#include <hasten/base/environment.h>
-#include <hasten/base/log.h>
-
 #include <cstdio>
 #include <mutex>
 #include <utility>
+
+#include <hasten/base/environment.h>
+#include <hasten/base/log.h>
 
 namespace hasten::log {
 namespace {

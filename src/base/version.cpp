@@ -2,6 +2,8 @@
 
 namespace hasten {
 
-const char* version() noexcept { return HASTEN_VERSION; }
+const char* version() noexcept {
+  return HASTEN_VERSION;
+}
 
 }  // namespace hasten

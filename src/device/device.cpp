@@ -1,10 +1,10 @@
-#include <hasten/base/error.h>
-#include <hasten/device/device.h>
-
 #include <array>
 #include <memory>
 
 #include <ATen/Context.h>
+
+#include <hasten/base/error.h>
+#include <hasten/device/device.h>
 
 #include "device/backends.h"
 
@@ -38,15 +38,18 @@ at::Device choose(bool cpu, int local_rank) {
   for (const Backend* candidate : backends()) {
     if (candidate->type() == c10::DeviceType::CPU) break;
     if (cpu || candidate->count() == 0) continue;
-    require(local_rank < candidate->count(), ErrorCode::kUnavailable, "device::choose", "process ", local_rank,
-            " of this host has no device: there are ", candidate->count(), " of kind ", candidate->name(),
-            ". Start at most ", candidate->count(), " processes on this host, or ask for the CPU.");
+    require(local_rank < candidate->count(), ErrorCode::kUnavailable, "device::choose", "process ",
+            local_rank, " of this host has no device: there are ", candidate->count(), " of kind ",
+            candidate->name(), ". Start at most ", candidate->count(),
+            " processes on this host, or ask for the CPU.");
     return {candidate->type(), static_cast<c10::DeviceIndex>(local_rank)};
   }
   return c10::DeviceType::CPU;
 }
 
-std::string name(const at::Device& device) { return device.str(); }
+std::string name(const at::Device& device) {
+  return device.str();
+}
 
 at::Tensor random_state(const at::Device& device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -60,7 +63,9 @@ void set_random_state(const at::Device& device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-void seed(std::uint64_t value) { at::manual_seed(value); }
+void seed(std::uint64_t value) {
+  at::manual_seed(value);
+}
 
 at::Tensor copy_to(const at::Tensor& tensor, const at::Device& device, bool non_blocking) {
   if (!tensor.defined() || tensor.device() == device) return tensor;

@@ -1,13 +1,14 @@
+#include <csignal>
+#include <cstdlib>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
 #include <hasten/base/crc.h>
 #include <hasten/base/environment.h>
 #include <hasten/base/error.h>
 #include <hasten/base/files.h>
-#include "support/temporary_folder.h"
 
-#include <csignal>
-#include <cstdlib>
-#include <sys/resource.h>
+#include "support/temporary_folder.h"
 
 namespace hasten {
 namespace {

@@ -1,14 +1,17 @@
 #include <gtest/gtest.h>
-#include <hasten/base/error.h>
-#include <hasten/device/device.h>
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 
+#include <hasten/base/error.h>
+#include <hasten/device/device.h>
+
 namespace hasten {
 namespace {
 
-TEST(Device, ChoosesTheCpuWhenAsked) { EXPECT_TRUE(device::choose(/*cpu=*/true, 3).is_cpu()); }
+TEST(Device, ChoosesTheCpuWhenAsked) {
+  EXPECT_TRUE(device::choose(/*cpu=*/true, 3).is_cpu());
+}
 
 TEST(Device, SaysWhyAKindCannotBeUsed) {
   for (const device::Backend* backend : device::backends()) {
@@ -16,7 +19,9 @@ TEST(Device, SaysWhyAKindCannotBeUsed) {
   }
 }
 
-TEST(Device, RefusesAKindItDoesNotKnow) { EXPECT_THROW((void)device::backend(c10::DeviceType::MPS), Error); }
+TEST(Device, RefusesAKindItDoesNotKnow) {
+  EXPECT_THROW((void)device::backend(c10::DeviceType::MPS), Error);
+}
 
 TEST(Device, RestoresTheRandomState) {
   device::seed(3);

@@ -23,7 +23,9 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] std::filesystem::path operator/(const std::filesystem::path& name) const { return path_ / name; }
+  [[nodiscard]] std::filesystem::path operator/(const std::filesystem::path& name) const {
+    return path_ / name;
+  }
 
   /// How many files and folders lie directly in it.
   [[nodiscard]] std::size_t entries() const {

@@ -1,10 +1,11 @@
 #include <gtest/gtest.h>
-#include <hasten/tree/tree.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+
+#include <hasten/tree/tree.h>
 
 namespace hasten {
 namespace {
@@ -82,7 +83,8 @@ TEST(Tree, TakesATypeThatIsTaught) {
 }
 
 TEST(Tree, TakesTuplesAndTensorsThemselves) {
-  const auto pair = tree::map(std::make_tuple(at::ones({2}), std::string("s")), [](const auto& t) { return -t; });
+  const auto pair =
+      tree::map(std::make_tuple(at::ones({2}), std::string("s")), [](const auto& t) { return -t; });
   EXPECT_EQ(std::get<0>(pair).sum().item<double>(), -2);
   EXPECT_EQ(tree::first_tensor(at::ones({4})).numel(), 4);
   EXPECT_FALSE(tree::first_tensor(std::string("none")).defined());

@@ -9,15 +9,15 @@ namespace hasten {
 
 /// What kind of fault an `Error` is, for programs that react to one kind.
 enum class ErrorCode {
-  kInvalidArgument,   ///< a value the caller gave cannot be used
-  kNotFound,          ///< a file, key or parameter that was named does not exist
-  kCorruptData,       ///< a file or message holds what its format forbids
-  kMismatch,          ///< two things that must agree do not: shapes, names, ranks
-  kUnavailable,       ///< the machine or this build lacks what was asked for
-  kTimeout,           ///< something did not happen in its time
-  kPeerLost,          ///< another process of the run died or left
-  kSystem,            ///< the operating system refused: disk full, no permission, ...
-  kFailedPrecondition ///< the call is not allowed in the present state
+  kInvalidArgument,    ///< a value the caller gave cannot be used
+  kNotFound,           ///< a file, key or parameter that was named does not exist
+  kCorruptData,        ///< a file or message holds what its format forbids
+  kMismatch,           ///< two things that must agree do not: shapes, names, ranks
+  kUnavailable,        ///< the machine or this build lacks what was asked for
+  kTimeout,            ///< something did not happen in its time
+  kPeerLost,           ///< another process of the run died or left
+  kSystem,             ///< the operating system refused: disk full, no permission, ...
+  kFailedPrecondition  ///< the call is not allowed in the present state
 };
 
 /// The exception of this library. Its text is `[operation] what was wrong, with the values. Remedy.`

@@ -14,11 +14,12 @@ namespace hasten::files {
 /// The whole file. Throws `kNotFound` or `kSystem`.
 [[nodiscard]] std::string read(const std::filesystem::path& path);
 
-/// Replaces `path` by `content`: written beside it, synced, renamed, the folder synced. After a crash or a full
-/// disk the file holds the old content or the new, never a part. Throws `kSystem`.
+/// Replaces `path` by `content`: written beside it, synced, renamed, the folder synced. After a crash or a
+/// full disk the file holds the old content or the new, never a part. Throws `kSystem`.
 void write_atomically(const std::filesystem::path& path, std::string_view content);
 
-/// A file being written that appears under its name only at `commit()`. Destroyed before that, it leaves nothing.
+/// A file being written that appears under its name only at `commit()`. Destroyed before that, it leaves
+/// nothing.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

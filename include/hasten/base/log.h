@@ -12,10 +12,18 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 /// Lines below the level that HASTEN_LOG_LEVEL names (debug, info, warning, error; default info) are dropped.
 void write(Level level, std::string_view text);
 
-inline void debug(std::string_view text) { write(Level::kDebug, text); }
-inline void info(std::string_view text) { write(Level::kInfo, text); }
-inline void warning(std::string_view text) { write(Level::kWarning, text); }
-inline void error(std::string_view text) { write(Level::kError, text); }
+inline void debug(std::string_view text) {
+  write(Level::kDebug, text);
+}
+inline void info(std::string_view text) {
+  write(Level::kInfo, text);
+}
+inline void warning(std::string_view text) {
+  write(Level::kWarning, text);
+}
+inline void error(std::string_view text) {
+  write(Level::kError, text);
+}
 
 /// Replaces where lines go, for programs that have a log of their own and for a progress bar that must not be
 /// torn. An empty function restores standard error. Returns the sink that was in place.

@@ -37,6 +37,8 @@ class Backend {
   virtual void step_boundary() const = 0;
   /// Whether copies to the device are faster from page-locked memory and may overlap with computing.
   [[nodiscard]] virtual bool wants_pinned_memory() const = 0;
+  /// Whether its arithmetic units multiply bf16 themselves, so that bf16 is faster than fp32.
+  [[nodiscard]] virtual bool has_fast_bf16() const = 0;
   [[nodiscard]] virtual Memory memory(int index) const = 0;
   /// The name of c10d's collective backend that moves this device's tensors: "gloo", "nccl".
   [[nodiscard]] virtual std::string_view collectives() const = 0;
@@ -44,13 +46,15 @@ class Backend {
 
 /// The back end of a kind of device. Throws `kUnavailable` for a kind this library does not know.
 [[nodiscard]] const Backend& backend(c10::DeviceType type);
-[[nodiscard]] inline const Backend& backend(const at::Device& device) { return backend(device.type()); }
+[[nodiscard]] inline const Backend& backend(const at::Device& device) {
+  return backend(device.type());
+}
 
 /// All kinds this library knows, the most wanted first; each answers whether it can be used.
 [[nodiscard]] const std::vector<const Backend*>& backends();
 
-/// The device for a process that is number `local_rank` on its host: the first kind that has one, or the CPU when
-/// `cpu` is set. Throws `kUnavailable` when there are accelerators but fewer than `local_rank` + 1.
+/// The device for a process that is number `local_rank` on its host: the first kind that has one, or the CPU
+/// when `cpu` is set. Throws `kUnavailable` when there are accelerators but fewer than `local_rank` + 1.
 [[nodiscard]] at::Device choose(bool cpu, int local_rank);
 
 /// "cpu", "cuda:0".
@@ -63,8 +67,8 @@ void set_random_state(const at::Device& device, const at::Tensor& state);
 /// Seeds the default generators of all devices.
 void seed(std::uint64_t value);
 
-/// Copies a tensor to a device, without waiting where the source is page-locked. A tensor that is there is returned
-/// as it is.
+/// Copies a tensor to a device, without waiting where the source is page-locked. A tensor that is there is
+/// returned as it is.
 [[nodiscard]] at::Tensor copy_to(const at::Tensor& tensor, const at::Device& device, bool non_blocking);
 
 }  // namespace hasten::device

@@ -60,7 +60,8 @@ concept Aggregate = std::is_class_v<T> && std::is_aggregate_v<std::remove_const_
 }  // namespace detail
 
 template <class T>
-concept HasFields = detail::HasTie<T> || detail::TupleLike<T> || detail::ExampleLike<T> || detail::Aggregate<T>;
+concept HasFields =
+    detail::HasTie<T> || detail::TupleLike<T> || detail::ExampleLike<T> || detail::Aggregate<T>;
 
 /// A `std::tuple` of references to the fields of a pair, tuple, aggregate, or type with `Fields`.
 template <class T>

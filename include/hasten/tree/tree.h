@@ -16,10 +16,10 @@
 
 #include <hasten/tree/fields.h>
 
-/// Batches of any shape: a tensor, or a pair, tuple, struct, vector, array, map or optional of batches. Numbers,
-/// strings and other things in one travel along unchanged. Every part of the library that touches the tensors of a
-/// batch goes through here, so that a new kind of container is taught to all of them at once: by being an
-/// aggregate (nothing to do), or by a specialisation of `Fields`.
+/// Batches of any shape: a tensor, or a pair, tuple, struct, vector, array, map or optional of batches.
+/// Numbers, strings and other things in one travel along unchanged. Every part of the library that touches
+/// the tensors of a batch goes through here, so that a new kind of container is taught to all of them at
+/// once: by being an aggregate (nothing to do), or by a specialisation of `Fields`.
 namespace hasten::tree {
 
 namespace detail {
@@ -48,8 +48,8 @@ inline constexpr bool kAlwaysFalse = false;
 
 }  // namespace detail
 
-/// Calls `visit` on a reference to each tensor of the batch, in a fixed order: fields as declared, elements in
-/// order, map entries in the map's order.
+/// Calls `visit` on a reference to each tensor of the batch, in a fixed order: fields as declared, elements
+/// in order, map entries in the map's order.
 template <class Batch, class Visit>
 void for_each(Batch& batch, Visit&& visit) {
   using T = std::remove_const_t<Batch>;
@@ -91,9 +91,9 @@ template <class Batch>
   return like;
 }
 
-/// Joins batches of one structure: `f` gets the tensors that stand at one place, one of each batch, and gives the
-/// joined tensor. Containers must have equal lengths and keys. The result's other leaves and keys are those of the
-/// first batch. `batches` must not be empty.
+/// Joins batches of one structure: `f` gets the tensors that stand at one place, one of each batch, and gives
+/// the joined tensor. Containers must have equal lengths and keys. The result's other leaves and keys are
+/// those of the first batch. `batches` must not be empty.
 template <class Batch, class F>
 [[nodiscard]] Batch zip(const std::vector<Batch>& batches, F&& f) {
   std::vector<std::vector<at::Tensor>> columns;
@@ -108,8 +108,8 @@ template <class Batch, class F>
   return map(batches.at(0), [&](const at::Tensor&) { return f(columns[place++]); });
 }
 
-/// The first tensor of a batch with at least one dimension, whose first dimension is the batch's size; undefined if
-/// there is none.
+/// The first tensor of a batch with at least one dimension, whose first dimension is the batch's size;
+/// undefined if there is none.
 template <class Batch>
 [[nodiscard]] at::Tensor first_tensor(const Batch& batch) {
   at::Tensor found;

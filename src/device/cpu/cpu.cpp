@@ -1,5 +1,5 @@
 #include <cstdio>
-
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,6 +18,17 @@ class Cpu final : public Backend {
   void synchronize(int) const override {}
   void step_boundary() const override {}
   bool wants_pinned_memory() const override { return false; }
+  bool has_fast_bf16() const override {
+#if defined(__x86_64__)
+    // Every processor with AMX has AVX-512 BF16 as well.
+    return __builtin_cpu_supports("avx512bf16") != 0;
+#elif defined(__aarch64__)
+    constexpr unsigned long kHasBf16 = 1UL << 14;  // HWCAP2_BF16 of Linux's <asm/hwcap.h>
+    return (getauxval(AT_HWCAP2) & kHasBf16) != 0;
+#else
+    return false;
+#endif
+  }
   std::string_view collectives() const override { return "gloo"; }
 
   Memory memory(int) const override {
@@ -48,6 +59,8 @@ class Cpu final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu() { return std::make_unique<Cpu>(); }
+std::unique_ptr<Backend> make_cpu() {
+  return std::make_unique<Cpu>();
+}
 
 }  // namespace hasten::device

@@ -18,6 +18,7 @@ class NoCuda final : public Backend {
   void synchronize(int) const override { refuse(); }
   void step_boundary() const override {}
   bool wants_pinned_memory() const override { return true; }
+  bool has_fast_bf16() const override { return false; }
   Memory memory(int) const override { refuse(); }
   std::string_view collectives() const override { return "nccl"; }
 
@@ -27,6 +28,8 @@ class NoCuda final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda() { return std::make_unique<NoCuda>(); }
+std::unique_ptr<Backend> make_cuda() {
+  return std::make_unique<NoCuda>();
+}
 
 }  // namespace hasten::device

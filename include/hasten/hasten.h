@@ -1,0 +1,9 @@
+#pragma once
+
+/// All that a training program needs but its model: `hasten/models/...` and `torch/torch.h` are separate.
+
+#include <hasten/data/loader.h>
+#include <hasten/data/tensor_dataset.h>
+#include <hasten/optim/schedulers.h>
+#include <hasten/train/accelerator.h>
+#include <hasten/train/launch.h>

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <hasten/config/precision.h>
+#include <hasten/parallel/strategy.h>
+#include <hasten/precision/fastest.h>
+#include <hasten/precision/grad_scaler.h>
+
+namespace hasten {
+
+/// Where a run keeps its files, and when it saves itself. New fields are appended.
+struct ProjectOptions {
+  /// Folder of the run: checkpoints under `checkpoints/`, trackers' files under `logs/`. Empty: nothing is
+  /// kept.
+  std::filesystem::path dir = {};
+  /// Save the whole state after every so many optimizer updates, and at the end; 0: only when interrupted.
+  std::int64_t checkpoint_every = 0;
+  /// Keep only the newest so many checkpoints; unset: all.
+  std::optional<std::size_t> total_limit = std::nullopt;
+};
+
+/// How the gradients of an accumulation window that the end of the data cuts short are weighted.
+enum class ShortWindow {
+  kMean,        ///< mean over the micro-batches that it has
+  kDivideByAll  ///< divided by gradient_accumulation_steps all the same, as Accelerate does
+};
+
+/// In which memory layout the weights of convolutions are kept.
+enum class MemoryFormat {
+  kAuto,         ///< channels-last where that is faster: for models that mostly are ordinary 2-d convolutions
+  kAsBuilt,      ///< as the model was built
+  kChannelsLast  ///< channels-last
+};
+
+/// What an `Accelerator` is told. New fields are appended, since their order is part of the interface.
+struct AcceleratorOptions {
+  /// The precision of prepared models' forward passes. Unset: what the launcher was told, else `kNo`.
+  std::optional<Precision> mixed_precision = std::nullopt;
+  /// Micro-batches whose gradients make one optimizer update.
+  std::int64_t gradient_accumulation_steps = 1;
+  /// Trackers: "tensorboard", "jsonl".
+  std::vector<std::string> log_with = {};
+  ProjectOptions project = {};
+  /// Use the CPU though the machine has an accelerator. The launcher's --cpu does the same.
+  bool cpu = false;
+  ShortWindow short_window = ShortWindow::kMean;
+  MemoryFormat memory_format = MemoryFormat::kAuto;
+  parallel::DataParallelOptions data_parallel = {};
+  precision::GradScalerOptions grad_scaler = {};
+  /// Trackers are given what `log` was told at every so many optimizer updates. Values are read from the
+  /// device only then.
+  std::int64_t log_every = 10;
+  /// Show a progress bar and a closing report on the main process.
+  bool progress = true;
+  /// How long a collective waits for the other processes.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+};
+
+}  // namespace hasten

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+
+#include <hasten/base/error.h>
+#include <hasten/train/options.h>
+
+namespace hasten::detail {
+
+/// Counts the micro-batches of a window and says how each one's gradients count.
+///
+/// In a window of k micro-batches each loss is weighted 1/k. When the data ends after m < k, gradients so far
+/// were weighted 1/k: under `ShortWindow::kMean` they are multiplied by k/m as the last micro-batch's
+/// backward begins, and its own loss is weighted 1/m, so that the sum is the mean over m.
+class Accumulation {
+ public:
+  Accumulation(std::int64_t steps, ShortWindow rule) : steps_(steps), rule_(rule) {
+    require(steps >= 1, ErrorCode::kInvalidArgument, "Accelerator", "gradient_accumulation_steps is ", steps,
+            ", but must be at least 1.");
+  }
+
+  void open(bool data_ends) {
+    ++micro_batches_;
+    complete_ = micro_batches_ >= steps_ || data_ends;
+    const bool is_short = complete_ && micro_batches_ < steps_ && rule_ == ShortWindow::kMean;
+    divisor_ = is_short ? micro_batches_ : steps_;
+    earlier_factor_ = is_short ? static_cast<double>(steps_) / static_cast<double>(micro_batches_) : 1.0;
+    if (micro_batches_ == 1) earlier_factor_ = 1.0;
+  }
+
+  void close() noexcept {
+    if (complete_) micro_batches_ = 0;
+    complete_ = true;
+    divisor_ = 1;
+  }
+
+  /// Whether the present micro-batch is its window's last; true outside of windows.
+  [[nodiscard]] bool complete() const noexcept { return complete_; }
+  /// Whether no window has begun that still lacks micro-batches.
+  [[nodiscard]] bool between_windows() const noexcept { return micro_batches_ == 0; }
+  /// By what a loss is to be divided.
+  [[nodiscard]] std::int64_t divisor() const noexcept { return divisor_; }
+  /// By what the gradients of earlier micro-batches are to be multiplied, once a window: 1 afterwards.
+  [[nodiscard]] double take_earlier_factor() noexcept {
+    const double factor = earlier_factor_;
+    earlier_factor_ = 1.0;
+    return factor;
+  }
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+
+ private:
+  std::int64_t steps_;
+  ShortWindow rule_;
+  std::int64_t micro_batches_ = 0;
+  bool complete_ = true;
+  std::int64_t divisor_ = 1;
+  double earlier_factor_ = 1.0;
+};
+
+}  // namespace hasten::detail

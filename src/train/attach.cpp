@@ -1,0 +1,193 @@
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include <torch/nn/module.h>
+
+#include <hasten/base/error.h>
+#include <hasten/device/device.h>
+
+#include "train/run.h"
+
+/// How things come under a run, and which run holds what.
+namespace hasten::detail {
+namespace {
+
+/// Which run holds a thing. One table for the process, since the point is to notice two runs at one thing.
+class Holders {
+ public:
+  void take(const void* thing, const Run& run, std::string_view kind) {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, is_new] = holders_.try_emplace(thing, &run);
+    require(is_new || entry->second == &run, ErrorCode::kInvalidArgument, "prepare", "this ", kind,
+            " is held by another Accelerator already. Use one Accelerator for it, or drop the other's handle "
+            "first.");
+  }
+  void release(const void* thing) {
+    const std::lock_guard lock(mutex_);
+    holders_.erase(thing);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, const Run*> holders_;
+};
+
+// Never destroyed: handles may be static.
+Holders& holders() {
+  static auto* instance = new Holders;
+  return *instance;
+}
+
+bool wants_channels_last(const Run& run, const params::ParameterSet& parameters) {
+  switch (run.options.memory_format) {
+    case MemoryFormat::kAsBuilt:
+      return false;
+    case MemoryFormat::kChannelsLast:
+      return true;
+    case MemoryFormat::kAuto:
+      return parameters.has_convolutions();
+  }
+  return false;
+}
+
+}  // namespace
+
+Hold::Hold(const void* thing, const Run& run, std::string_view kind) : thing_(thing) {
+  holders().take(thing, run, kind);
+}
+
+Hold::~Hold() {
+  holders().release(thing_);
+}
+
+ModelRecord::ModelRecord(std::shared_ptr<Run> owner, std::shared_ptr<torch::nn::Module> shared)
+    : run(std::move(owner)),
+      module(std::move(shared)),
+      hold(module.get(), *run, "model"),
+      parameters(params::from_module(*module)) {
+  parameters.move_to(run->device);
+  if (wants_channels_last(*run, parameters)) {
+    parameters.set_channels_last(true);
+    layout_on_trial = run->options.memory_format == MemoryFormat::kAuto;
+  }
+  replica = run->strategy->attach(parameters);
+}
+
+OptimizerRecord::OptimizerRecord(std::shared_ptr<Run> owner, torch::optim::Optimizer& borrowed)
+    : run(std::move(owner)),
+      optimizer(&borrowed),
+      hold(optimizer, *run, "optimizer"),
+      stepper(optim::Stepper::make(borrowed)) {
+  run->strategy->attach(borrowed);
+}
+
+SchedulerRecord::SchedulerRecord(std::shared_ptr<Run> owner, torch::optim::LRScheduler& borrowed)
+    : run(std::move(owner)), scheduler(&borrowed), hold(scheduler, *run, "scheduler") {}
+
+LoaderRecord::LoaderRecord(std::shared_ptr<Run> owner, data::LoaderBase& borrowed)
+    : run(std::move(owner)), loader(&borrowed), anchor(borrowed.anchor()), hold(loader, *run, "loader") {
+  loader->shard(run->process.rank, run->process.world_size);
+  loader->place(run->device);
+  // Not owned by the loader, or the run would live as long as it.
+  loader->observe(std::shared_ptr<data::LoaderObserver>(std::shared_ptr<void>(), this));
+}
+
+LoaderRecord::~LoaderRecord() {
+  std::erase(run->running_loaders, loader);
+  if (*anchor != nullptr) (*anchor)->observe(nullptr);
+}
+
+std::shared_ptr<ModelRecord> attach(Run& run, std::shared_ptr<torch::nn::Module> module) {
+  require(module != nullptr, ErrorCode::kInvalidArgument, "prepare", "a model is null. Construct it first.");
+  if (auto known = run.models.find([&](const ModelRecord& record) { return record.module == module; }))
+    return known;
+  auto record = std::make_shared<ModelRecord>(run.shared_from_this(), std::move(module));
+  run.models.add(record);
+  run.has_models = true;
+  return record;
+}
+
+std::shared_ptr<OptimizerRecord> attach(Run& run, torch::optim::Optimizer& optimizer) {
+  if (auto known = run.optimizers.find([&](const OptimizerRecord& r) { return r.optimizer == &optimizer; }))
+    return known;
+  auto record = std::make_shared<OptimizerRecord>(run.shared_from_this(), optimizer);
+  run.optimizers.add(record);
+  return record;
+}
+
+std::shared_ptr<SchedulerRecord> attach(Run& run, torch::optim::LRScheduler& scheduler) {
+  if (auto known = run.schedulers.find([&](const SchedulerRecord& r) { return r.scheduler == &scheduler; }))
+    return known;
+  auto record = std::make_shared<SchedulerRecord>(run.shared_from_this(), scheduler);
+  run.schedulers.add(record);
+  return record;
+}
+
+std::shared_ptr<LoaderRecord> attach(Run& run, data::LoaderBase& loader) {
+  if (auto known = run.loaders.find([&](const LoaderRecord& r) { return r.loader == &loader; })) return known;
+  auto record = std::make_shared<LoaderRecord>(run.shared_from_this(), loader);
+  run.loaders.add(record);
+  return record;
+}
+
+void finish_attaching(Run& run) {
+  if (!run.has_models) return;
+  run.optimizers.for_each([&](const OptimizerRecord& record) {
+    std::size_t number = 0;
+    for (const auto& group : record.optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        const bool known = run.models.find([&](const ModelRecord& model) {
+          return model.parameters.find(parameter) != nullptr;
+        }) != nullptr;
+        require(known, ErrorCode::kInvalidArgument, "prepare", "parameter ", number,
+                " of an optimizer, of shape ", parameter.sizes(),
+                ", belongs to no prepared model. Make the optimizer from the parameters of the model that is "
+                "prepared, and prepare that model with it or before it.");
+        ++number;
+      }
+    }
+  });
+}
+
+std::vector<at::Tensor> parameters_of(const ModelRecord& record) {
+  return record.parameters.trainable();
+}
+
+bool layout_is_on_trial(const ModelRecord& record) noexcept { return record.layout_on_trial; }
+
+LayoutTrial::LayoutTrial(ModelRecord& record) : record_(record), exceptions_(std::uncaught_exceptions()) {
+  for (const auto& [name, buffer] : record.parameters.buffers())
+    record.buffers_before_trial.emplace_back(name, buffer.defined() ? buffer.detach().clone() : buffer);
+  record.random_state_before_trial = device::random_state(record.run->device);
+}
+
+LayoutTrial::~LayoutTrial() {
+  if (std::uncaught_exceptions() > exceptions_) return;
+  record_.layout_on_trial = false;
+  record_.buffers_before_trial.clear();
+}
+
+bool give_up_layout(ModelRecord& record, const std::exception& error) {
+  if (std::string_view(error.what()).find("view size is not compatible") == std::string_view::npos) {
+    record.buffers_before_trial.clear();
+    return false;
+  }
+  record.layout_on_trial = false;
+  record.parameters.set_channels_last(false);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < record.buffers_before_trial.size(); ++i)
+    if (const at::Tensor& before = record.buffers_before_trial[i].second; before.defined())
+      record.parameters.buffers()[i].second.copy_(before);
+  record.buffers_before_trial.clear();
+  device::set_random_state(record.run->device, record.random_state_before_trial);
+  return true;
+}
+
+ForwardScope::ForwardScope(ModelRecord& record)
+    : precision_(record.run->precision), autocast_(record.run->device.type(), precision_) {
+  record.replica->before_forward();
+}
+
+}  // namespace hasten::detail

@@ -1,0 +1,154 @@
+#include <ATen/ops/full.h>
+
+#include <hasten/base/error.h>
+#include <hasten/device/device.h>
+#include <hasten/parallel/gradients.h>
+
+#include "train/run.h"
+
+/// Backward passes, clipping, and updates.
+namespace hasten {
+namespace detail {
+namespace {
+
+std::vector<at::Tensor> parameters_of(const OptimizerRecord& record) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : record.optimizer->param_groups())
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+/// Brings the gradients of earlier micro-batches to the weight that a window cut short gives them.
+void reweight_earlier_gradients(Run& run) {
+  const double factor = run.accumulation.take_earlier_factor();
+  if (factor == 1.0) return;
+  run.models.for_each([&](const ModelRecord& model) {
+    parallel::multiply_(parallel::gradients_of(model.parameters.trainable()), factor);
+  });
+}
+
+/// What the gradient of a loss starts from: 1/k of the window, times the loss scale. Undefined where that
+/// is 1.
+at::Tensor loss_weight(Run& run, const at::Tensor& loss) {
+  const double share = 1.0 / static_cast<double>(run.accumulation.divisor());
+  const double weight = run.scaler ? run.backward_scale * share : share;
+  if (weight == 1.0) return {};
+  return at::full({}, weight, loss.options()).expand(loss.sizes());
+}
+
+void update_scaler(Run& run, bool found_nonfinite) {
+  // Once a backward, however many optimizers step on its gradients; a later find still shrinks the scale.
+  if (run.scaler_updated && (!found_nonfinite || run.scaler_saw_nonfinite)) return;
+  run.scaler->update(found_nonfinite);
+  run.scaler_updated = true;
+  run.scaler_saw_nonfinite = found_nonfinite;
+}
+
+}  // namespace
+
+void Run::unscale_gradients() {
+  if (!scaler) return;
+  optimizers.for_each([&](OptimizerRecord& record) {
+    if (record.unscaled) return;
+    record.found_nonfinite =
+        precision::GradScaler::unscale(parallel::gradients_of(parameters_of(record)), backward_scale, device);
+    record.unscaled = true;
+  });
+}
+
+void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, at::Tensor* loss) {
+  Run& run = *record.run;
+  record.skipped = false;
+  if (!run.accumulation.complete()) {
+    if (closure != nullptr) *loss = (*closure)();
+    return;
+  }
+  if (run.scaler) {
+    require(
+        closure == nullptr, ErrorCode::kFailedPrecondition, "step",
+        "an optimizer that runs a closure cannot work with fp16's loss scaling, which must see the gradients "
+        "between the closure and the update. Use bf16 or no mixed precision.");
+    run.unscale_gradients();
+    record.skipped = run.strategy->any_nonfinite(record.found_nonfinite);
+    update_scaler(run, record.skipped);
+    if (record.skipped) return;
+  }
+  if (closure != nullptr) {
+    *loss = record.stepper->step(*closure);
+  } else {
+    record.stepper->step();
+  }
+  if (run.precision != Precision::kNo) precision::clear_cast_cache();
+  device::backend(run.device).step_boundary();
+  run.updates = std::max(run.updates, ++record.updates);
+}
+
+void zero_grad(OptimizerRecord& record) {
+  if (record.run->accumulation.complete()) record.stepper->zero_grad();
+}
+
+bool step_was_skipped(const OptimizerRecord& record) {
+  return record.skipped;
+}
+
+void step(SchedulerRecord& record) {
+  Run& run = *record.run;
+  if (!run.accumulation.complete()) return;
+  // Which optimizer a scheduler of LibTorch's drives cannot be asked; it rests when every optimizer did.
+  bool any_updated = false;
+  bool any = false;
+  run.optimizers.for_each([&](const OptimizerRecord& optimizer) {
+    any = true;
+    any_updated = any_updated || !optimizer.skipped;
+  });
+  if (any_updated || !any) record.scheduler->step();
+}
+
+}  // namespace detail
+
+void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) {
+  detail::Run& run = *run_;
+  require(loss.defined() && loss.requires_grad(), ErrorCode::kInvalidArgument, "backward",
+          "the loss does not depend on any parameter that requires a gradient. Compute it from a prepared "
+          "model's "
+          "output, outside of NoGradGuard.");
+  require(loss.device().type() == run.device.type(), ErrorCode::kInvalidArgument, "backward",
+          "the loss is on ", loss.device().str(), ", but this run computes on ", run.device.str(),
+          ". Make the tensors it comes from on accelerator.device().");
+  if (run.scaler) {
+    run.backward_scale = run.scaler->scale();
+    run.scaler_updated = false;
+    run.scaler_saw_nonfinite = false;
+    run.optimizers.for_each([](detail::OptimizerRecord& record) { record.unscaled = false; });
+  }
+  detail::reweight_earlier_gradients(run);
+  const bool synchronize = run.accumulation.complete() && run.no_sync_scopes == 0;
+  run.strategy->backward(loss, detail::loss_weight(run, loss), synchronize, options);
+}
+
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                        double norm_type) {
+  require(max_norm > 0 && norm_type > 0, ErrorCode::kInvalidArgument, "clip_grad_norm_", "max_norm is ",
+          max_norm, " and norm_type is ", norm_type, ", but both must be positive.");
+  const bool complete = run_->accumulation.complete();
+  if (complete) run_->unscale_gradients();
+  const auto gradients = parallel::gradients_of(parameters);
+  at::Tensor total = run_->strategy->gradient_norm(gradients, norm_type);
+  if (complete) parallel::clip_to_norm_(gradients, total, max_norm);
+  return total;
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) {
+  require(limit > 0, ErrorCode::kInvalidArgument, "clip_grad_value_", "the limit is ", limit,
+          ", but must be positive.");
+  if (!run_->accumulation.complete()) return;
+  run_->unscale_gradients();
+  parallel::clip_to_value_(parallel::gradients_of(parameters), limit);
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return run_->optimizers.find([](const detail::OptimizerRecord& record) { return record.skipped; }) !=
+         nullptr;
+}
+
+}  // namespace hasten

@@ -1,0 +1,533 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+
+#include <hasten/base/files.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+
+#include "support/temporary_folder.h"
+#include "train/support.h"
+
+namespace hasten {
+namespace {
+
+using test::Mlp;
+using test::Rank;
+using test::run_ranks;
+using testing::HasSubstr;
+using torch::nn::functional::cross_entropy;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// Weights after 20 SGD steps on 1280 samples, 64 a step over all processes.
+at::Tensor train_twenty_steps(Rank& rank, std::int64_t batch_size) {
+  test::join(rank);
+  Accelerator accelerator({.progress = false});
+  Mlp net(8, 16, 3);
+  if (rank.index() != 0) {
+    // Rank 0's weights must win.
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : net->parameters()) parameter.zero_();
+  }
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  data::Loader train(data::tensors(test::wave({1280, 8}, 1.0, 0.5).to(at::kFloat), at::arange(1280) % 3),
+                     {.batch_size = batch_size, .shuffle = true, .seed = 5});
+  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, train);
+  for (auto& [x, y] : loader) {
+    accelerator.backward(cross_entropy(model(x), y));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(accelerator.updates(), 20);
+  return test::flat(*net);
+}
+
+TEST(Training, OneProcessAndTwoGiveTheSameWeights) {
+  const auto bytes = [](const at::Tensor& t) {
+    return std::string(static_cast<const char*>(t.const_data_ptr()), t.nbytes());
+  };
+  const auto alone = run_ranks(1, [&](Rank& rank) { rank.report(bytes(train_twenty_steps(rank, 64))); });
+  const auto both = run_ranks(2, [&](Rank& rank) { rank.report(bytes(train_twenty_steps(rank, 32))); });
+  ASSERT_EQ(alone.at(0).size(), both.at(0).size());
+  ASSERT_GT(alone.at(0).size(), 0U);
+  EXPECT_EQ(both[0], both[1]) << "the ranks' weights must have the same bits";
+  const auto* a = reinterpret_cast<const float*>(alone[0].data());
+  const auto* b = reinterpret_cast<const float*>(both[0].data());
+  for (std::size_t i = 0; i < alone[0].size() / sizeof(float); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const nlohmann::json& recorded,
+                                                        const std::vector<at::Tensor>& parameters) {
+  const std::string kind = recorded.at("optimizer");
+  const auto& o = recorded.at("options");
+  const auto number = [&](const char* key, double otherwise) { return o.value(key, otherwise); };
+  if (kind == "sgd")
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(number("lr", 0))
+                                                               .momentum(number("momentum", 0))
+                                                               .weight_decay(number("weight_decay", 0))
+                                                               .nesterov(o.value("nesterov", false)));
+  if (kind == "adam")
+    return std::make_unique<torch::optim::Adam>(
+        parameters,
+        torch::optim::AdamOptions(number("lr", 0))
+            .betas(std::make_tuple(o.at("betas")[0].get<double>(), o.at("betas")[1].get<double>()))
+            .weight_decay(number("weight_decay", 0)));
+  if (kind == "adamw")
+    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(number("lr", 0))
+                                                                 .weight_decay(number("weight_decay", 0))
+                                                                 .amsgrad(o.value("amsgrad", false)));
+  if (kind == "adagrad")
+    return std::make_unique<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(number("lr", 0)));
+  return std::make_unique<torch::optim::RMSprop>(parameters, torch::optim::RMSpropOptions(number("lr", 0))
+                                                                 .alpha(number("alpha", 0))
+                                                                 .momentum(number("momentum", 0))
+                                                                 .centered(o.value("centered", false)));
+}
+
+void expect_close(double value, double expected, const std::string& what) {
+  EXPECT_LE(std::abs(value - expected), 1e-10 * std::max(1.0, std::abs(expected))) << what;
+}
+
+/// One of the recorded runs of Accelerate and PyTorch, through the Accelerator; see
+/// golden/optim/trajectories.json.
+void follow(const nlohmann::json& recorded) {
+  const std::string what =
+      recorded.at("optimizer").get<std::string>() + " " + recorded.at("accumulation_steps").dump();
+  const bool divides_by_all = !recorded.at("divide_by_window").get<bool>();
+  Accelerator accelerator({.gradient_accumulation_steps = recorded.at("accumulation_steps"),
+                           .short_window = divides_by_all ? ShortWindow::kDivideByAll : ShortWindow::kMean,
+                           .progress = false});
+  Mlp net(8, 16, 3);
+  net->to(at::kDouble);
+  const auto optimizer_of = make_optimizer(recorded, net->parameters());
+  data::Loader train(data::tensors(test::wave({50, 8}, 1.0, 0.5), at::arange(50) % 3), {.batch_size = 8});
+  auto [model, optimizer, loader] = accelerator.prepare(net, *optimizer_of, train);
+  std::size_t batch = 0;
+  std::size_t update = 0;
+  for (auto epoch : accelerator.epochs(3)) {
+    static_cast<void>(epoch);
+    for (auto& [x, y] : loader) {
+      auto window = accelerator.accumulate(model);
+      const auto loss = cross_entropy(model(x), y);
+      accelerator.backward(loss);
+      if (!recorded.at("max_norm").is_null() && accelerator.sync_gradients())
+        expect_close(accelerator.clip_grad_norm_(model, recorded.at("max_norm")).item<double>(),
+                     recorded.at("gradient_norms").at(update++), what + " norm");
+      optimizer.step();
+      optimizer.zero_grad();
+      expect_close(loss.item<double>(), recorded.at("losses").at(batch++), what + " loss");
+    }
+  }
+  EXPECT_EQ(batch, recorded.at("losses").size());
+  for (int i = 0; i < 3; ++i)
+    expect_close(net->fc2->bias[i].item<double>(), recorded.at("final_fc2_bias").at(i), what + " bias");
+}
+
+TEST(Training, FollowsEveryRecordedTrajectory) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    const auto golden = nlohmann::json::parse(files::read(HASTEN_GOLDEN_DIR "/optim/trajectories.json"));
+    ASSERT_EQ(golden.at("cases").size(), 30U);
+    for (const auto& recorded : golden.at("cases")) follow(recorded);
+  });
+}
+
+// w = 0, loss = w x for x = 1..5, SGD with lr 1 and windows of two.
+double short_window(ShortWindow rule) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2, .short_window = rule, .progress = false});
+  struct OneImpl : torch::nn::Module {
+    OneImpl() : w(register_parameter("w", at::zeros({1}))) {}
+    at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
+    at::Tensor w;
+  };
+  auto net = std::make_shared<OneImpl>();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+  data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {.batch_size = 1});
+  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, train);
+  for (auto& batch : loader) {
+    auto window = accelerator.accumulate(model);
+    accelerator.backward(model(batch));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(accelerator.updates(), 3);
+  return net->w.item<double>();
+}
+
+TEST(Training, WeightsAShortWindowAsItIsTold) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    EXPECT_EQ(short_window(ShortWindow::kMean), -10.0);
+    EXPECT_EQ(short_window(ShortWindow::kDivideByAll), -7.5);
+  });
+}
+
+TEST(Training, ReducesOnlyInTheLastMicroBatchOfAWindow) {
+  // The gradient of w x is x; rank r sees 4r+1 .. 4r+4, so the mean over all is 4.5.
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.gradient_accumulation_steps = 4, .progress = false});
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const double before = net->weight.item<double>();
+    for (int i = 1; i <= 4; ++i) {
+      auto window = accelerator.accumulate(model);
+      EXPECT_EQ(accelerator.sync_gradients(), i == 4);
+      accelerator.backward(model(at::full({1, 1}, rank.index() * 4.0 + i)).sum());
+      if (i < 4) EXPECT_NE(net->weight.grad().item<double>(), 4.5 * i / 4) << "not reduced yet";
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    EXPECT_NEAR(before - net->weight.item<double>(), 4.5, 1e-6);
+  });
+}
+
+TEST(Training, AddsUpSeveralBackwardPassesAStep) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+    auto model = accelerator.prepare(net);
+    const auto loss = model(at::full({1, 1}, 1.0 + rank.index())).sum();
+    accelerator.backward(loss, {.retain_graph = true});
+    EXPECT_EQ(net->weight.grad().item<double>(), 1.5);
+    accelerator.backward(loss);
+    EXPECT_EQ(net->weight.grad().item<double>(), 3.0);
+    {
+      auto local = accelerator.no_sync(model);
+      accelerator.backward(model(at::full({1, 1}, 1.0 + rank.index())).sum());
+    }
+    EXPECT_EQ(net->weight.grad().item<double>(), 4.0 + rank.index());
+  });
+}
+
+TEST(Training, ReportsAParameterThatOneRankDoesNotUse) {
+  for (const bool search : {false, true}) {
+    run_ranks(2, [search](Rank& rank) {
+      test::join(rank);
+      Accelerator accelerator({.data_parallel = {.find_unused_parameters = search},
+                               .progress = false,
+                               .timeout = std::chrono::seconds(5)});
+      struct TwoImpl : torch::nn::Module {
+        TwoImpl() : a(register_parameter("a", at::ones({1}))), b(register_parameter("b", at::ones({1}))) {}
+        at::Tensor forward(bool both) { return both ? (a + 4 * b).sum() : a.sum(); }
+        at::Tensor a, b;
+      };
+      auto net = std::make_shared<TwoImpl>();
+      auto model = accelerator.prepare(net);
+      if (search) {
+        accelerator.backward(model(rank.index() == 0));
+        EXPECT_EQ(net->b.grad().item<double>(), 2.0);
+      } else if (rank.index() == 1) {
+        EXPECT_THAT(
+            message_of([&] { accelerator.backward(model(false)); }),
+            testing::AllOf(HasSubstr("rank 1"), HasSubstr("'b'"), HasSubstr("find_unused_parameters")));
+      } else {
+        EXPECT_ANY_THROW(accelerator.backward(model(true)));
+      }
+    });
+  }
+}
+
+// A generator and a discriminator, each with its optimizer: one loss reaches both models, the other only one.
+TEST(Training, TrainsTwoModelsAgainstEachOther) {
+  std::vector<std::string> weights = run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    Mlp generator(4, 8, 2);
+    Mlp discriminator(2, 8, 1);
+    torch::optim::SGD generator_sgd(generator->parameters(), torch::optim::SGDOptions(0.05));
+    torch::optim::Adam discriminator_adam(discriminator->parameters(), torch::optim::AdamOptions(0.01));
+    auto [discriminator_step, g, generator_step, d] =
+        accelerator.prepare(discriminator_adam, generator, generator_sgd, discriminator);
+    const auto softplus = [](const at::Tensor& x) { return (x.exp() + 1).log().mean(); };
+    double first = 0;
+    double last = 0;
+    for (int i = 0; i < 60; ++i) {
+      const auto noise = test::wave({16, 4}, 1.0, i + 0.5 * rank.index()).to(at::kFloat);
+      const auto real = test::wave({16, 2}, 0.5, 2.0 * i + rank.index()).to(at::kFloat) + 2;
+      const auto fake = g(noise);
+      accelerator.backward(softplus(-d(real)));
+      const auto fake_loss = softplus(d(fake.detach()));
+      accelerator.backward(fake_loss);
+      discriminator_step.step();
+      discriminator_step.zero_grad();
+      accelerator.backward(softplus(-d(fake)));
+      generator_step.step();
+      generator_step.zero_grad();
+      discriminator_step.zero_grad();
+      if (i == 0) first = fake_loss.item<double>();
+      last = fake_loss.item<double>();
+    }
+    EXPECT_NE(first, last);
+    const at::Tensor all = at::cat({test::flat(*generator), test::flat(*discriminator)});
+    EXPECT_TRUE(all.isfinite().all().item<bool>());
+    rank.report(std::string(static_cast<const char*>(all.const_data_ptr()), all.nbytes()));
+  });
+  EXPECT_EQ(weights.at(0), weights.at(1));
+}
+
+TEST(Training, RunsAnOptimizerThatNeedsAClosure) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(2, 1).bias(false));
+    torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(0.5).max_iter(30));
+    auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+    const auto target = at::full({1, 2}, 3.0);
+    for (int i = 0; i < 5; ++i)
+      optimizer.step([&, &model = model, &optimizer = optimizer] {
+        optimizer.zero_grad();
+        const auto loss = (model(at::eye(2)).t() - target).square().sum();
+        accelerator.backward(loss);
+        return loss;
+      });
+    EXPECT_TRUE(net->weight.allclose(target, 1e-4, 1e-4));
+  });
+}
+
+// A network as LibTorch's users write them: a view flattens the convolution's result, which channels-last data forbid.
+struct ViewsImpl : torch::nn::Module {
+  explicit ViewsImpl(bool views)
+      : views(views),
+        conv(register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 8, 3)))),
+        norm(register_module("norm", torch::nn::BatchNorm2d(8))) {}
+  at::Tensor forward(at::Tensor x) {
+    ++passes;
+    x = norm(conv(x));
+    return views ? x.view({x.size(0), -1}) : x.flatten(1);
+  }
+  bool views;
+  torch::nn::Conv2d conv;
+  torch::nn::BatchNorm2d norm;
+  int passes = 0;
+};
+
+TEST(Training, ChoosesALayoutThatTheModelCanWorkWith) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    for (const bool views : {true, false}) {
+      Accelerator accelerator({.progress = false});
+      auto net = std::make_shared<ViewsImpl>(views);
+      auto plain = std::make_shared<ViewsImpl>(views);
+      auto model = accelerator.prepare(net);
+      const torch::NoGradGuard no_grad;
+      plain->conv->weight.copy_(net->conv->weight);
+      plain->conv->bias.copy_(net->conv->bias);
+      const at::Tensor x = test::wave({2, 4, 6, 6}, 1.0, rank.index()).to(at::kFloat);
+      EXPECT_TRUE(model(x).allclose(plain->forward(x), 1e-5, 1e-6));
+      EXPECT_EQ(net->conv->weight.is_contiguous(), views);
+      EXPECT_EQ(net->passes, views ? 2 : 1);
+      EXPECT_TRUE(net->norm->running_mean.allclose(plain->norm->running_mean)) << "counted once";
+      EXPECT_EQ(net->norm->num_batches_tracked.item<std::int64_t>(), 1);
+    }
+  });
+}
+
+TEST(Training, ComputesInTheAskedPrecisionAndReturnsFp32) {
+  for (const Precision precision : {Precision::kNo, Precision::kBf16, Precision::kFp16}) {
+    run_ranks(2, [precision](Rank& rank) {
+      test::join(rank);
+      Accelerator accelerator({.mixed_precision = precision, .progress = false});
+      struct SpyImpl : torch::nn::Module {
+        SpyImpl() : fc(register_module("fc", torch::nn::Linear(4, 2))) {}
+        std::pair<at::Tensor, std::string> forward(const at::Tensor& x) {
+          at::Tensor y = fc(x);
+          seen = y.scalar_type();
+          return {y, "label"};
+        }
+        torch::nn::Linear fc;
+        at::ScalarType seen = at::kFloat;
+      };
+      auto net = std::make_shared<SpyImpl>();
+      auto model = accelerator.prepare(net);
+      const auto [output, label] = model(at::ones({3, 4}));
+      EXPECT_EQ(output.scalar_type(), at::kFloat);
+      EXPECT_EQ(label, "label");
+      EXPECT_EQ(net->seen, precision == Precision::kNo     ? at::kFloat
+                           : precision == Precision::kBf16 ? at::kBFloat16
+                                                           : at::kHalf);
+      accelerator.backward(output.square().mean());
+      EXPECT_EQ(net->fc->weight.grad().scalar_type(), at::kFloat);
+    });
+  }
+}
+
+TEST(Training, LeavesOutAnUpdateThatOverflowed) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.mixed_precision = Precision::kFp16, .progress = false});
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+    optim::Lambda halving(sgd, [](std::int64_t t) { return std::pow(0.5, t); });
+    auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, halving);
+    const auto lr = [&] { return sgd.param_groups()[0].options().get_lr(); };
+    const auto step = [&, &model = model, &optimizer = optimizer, &scheduler = scheduler](double factor) {
+      accelerator.backward(model(at::ones({1, 1})).sum() * factor);
+      const double norm = accelerator.clip_grad_norm_(model, 1e9).item<double>();
+      optimizer.step();
+      scheduler.step();
+      optimizer.zero_grad();
+      return norm;
+    };
+    const double before = net->weight.item<double>();
+    // Only rank 1's gradient overflows, yet both leave the update out.
+    step(rank.index() == 1 ? std::numeric_limits<double>::infinity() : 1.0);
+    EXPECT_TRUE(optimizer.step_was_skipped());
+    EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
+    EXPECT_EQ(net->weight.item<double>(), before);
+    EXPECT_EQ(lr(), 0.5);
+    EXPECT_EQ(accelerator.updates(), 0);
+    EXPECT_EQ(step(1.0), 1.0) << "the norm is that of the true gradients";
+    EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+    EXPECT_NEAR(before - net->weight.item<double>(), 0.5, 1e-6);
+    EXPECT_EQ(lr(), 0.25);
+  });
+}
+
+TEST(Training, ClipsGradients) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(2, 1).bias(false));
+    auto model = accelerator.prepare(net);
+    const auto gradient = at::tensor({3.0F, 4.0F}).reshape({1, 2});
+    accelerator.backward(model(gradient).sum());
+    EXPECT_NEAR(accelerator.clip_grad_norm_(model, 1.0).item<double>(), 5.0, 1e-6);
+    EXPECT_TRUE(net->weight.grad().allclose(gradient / 5, 1e-5));
+    EXPECT_NEAR(
+        accelerator.clip_grad_norm_(model, 1.0, std::numeric_limits<double>::infinity()).item<double>(), 0.8,
+        1e-5);
+    accelerator.clip_grad_value_(model, 0.7);
+    EXPECT_NEAR(net->weight.grad().max().item<double>(), 0.7, 1e-6);
+    EXPECT_THROW(accelerator.clip_grad_norm_(model, -1.0), Error);
+  });
+}
+
+TEST(Training, CountsEachSampleOnceInAnEvaluation) {
+  struct Case {
+    std::int64_t samples, batch_size;
+    bool drop_last;
+    std::int64_t expected;
+  };
+  for (const Case& c : {Case{16, 4, false, 16},
+                        {9, 5, false, 9},
+                        {9, 5, true, 0},
+                        {11, 5, true, 10},
+                        {11, 5, false, 11},
+                        {1, 4, false, 1},
+                        {10, 4, false, 10}}) {
+    run_ranks(2, [&](Rank& rank) {
+      test::join(rank);
+      Accelerator accelerator({.progress = false});
+      data::Loader ids(data::tensors(at::arange(c.samples)),
+                       {.batch_size = c.batch_size, .drop_last = c.drop_last});
+      auto loader = accelerator.prepare(ids);
+      std::vector<at::Tensor> seen{at::arange(0)};
+      for (auto& batch : loader) seen.push_back(accelerator.gather_for_metrics(batch));
+      EXPECT_TRUE(at::cat(seen).equal(at::arange(c.expected))) << c.samples << " by " << c.batch_size;
+    });
+  }
+}
+
+TEST(Training, CombinesNestedBatchesOverRanks) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    const auto mine = at::full({1 + rank.index()}, 1.0 + rank.index());
+    const std::map<std::string, at::Tensor> batch{{"a", at::full({}, 1.0 + rank.index())}};
+    EXPECT_TRUE(accelerator.gather(batch).at("a").equal(at::tensor({1.0F, 2.0F})));
+    EXPECT_EQ(accelerator.reduce(batch, comm::ReduceOp::kMean).at("a").item<double>(), 1.5);
+    const auto padded = accelerator.pad_across_processes(mine, 0, -100);
+    EXPECT_TRUE(accelerator.gather(padded).equal(at::tensor({1.0F, -100.0F, 2.0F, 2.0F})));
+    EXPECT_THAT(message_of([&] { (void)accelerator.gather(mine); }),
+                testing::AllOf(HasSubstr("1"), HasSubstr("2")));
+  });
+}
+
+TEST(Training, KnowsItsPlaceAmongTheProcesses) {
+  test::TemporaryFolder folder;
+  run_ranks(2, [&](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    EXPECT_EQ(accelerator.process_index(), rank.index());
+    EXPECT_EQ(accelerator.num_processes(), 2);
+    EXPECT_EQ(accelerator.is_main_process(), rank.index() == 0);
+    EXPECT_EQ(accelerator.is_local_main_process(), rank.index() == 0);
+    {
+      auto first = accelerator.main_process_first();
+      if (accelerator.is_main_process()) files::write_atomically(folder / "made", "by the main process");
+      EXPECT_TRUE(std::filesystem::exists(folder / "made"));
+    }
+    int calls = 0;
+    accelerator.on_main_process([&] { ++calls; });
+    EXPECT_EQ(calls, rank.index() == 0 ? 1 : 0);
+    accelerator.wait_for_everyone();
+  });
+}
+
+TEST(Prepare, NamesWhatCannotBePrepared) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    Mlp net(8, 16, 3);
+    Mlp other(8, 16, 3);
+    torch::optim::SGD foreign(other->parameters(), torch::optim::SGDOptions(0.1));
+    EXPECT_THAT(
+        message_of([&] { (void)accelerator.prepare(net, foreign); }),
+        testing::AllOf(HasSubstr("parameter 0"), HasSubstr("[16, 8]"), HasSubstr("no prepared model")));
+    auto model = accelerator.prepare(net);
+    Accelerator second({.progress = false});
+    EXPECT_THAT(message_of([&] { (void)second.prepare(net); }), HasSubstr("another Accelerator"));
+    EXPECT_THAT(message_of([&] { accelerator.backward(at::ones({1})); }), HasSubstr("does not depend"));
+    EXPECT_THAT(message_of([&] { Accelerator({.gradient_accumulation_steps = 0}); }),
+                HasSubstr("gradient_accumulation_steps is 0"));
+    EXPECT_THAT(message_of([&] { Accelerator({.log_with = {"tensorboard"}}); }), HasSubstr("project.dir"));
+  });
+}
+
+TEST(Prepare, GivesTheSameRecordForTheSameThing) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    Mlp net(8, 16, 3);
+    auto model = accelerator.prepare(net);
+    auto again = accelerator.prepare(net);
+    EXPECT_EQ(model.record(), again.record());
+    EXPECT_EQ(accelerator.unwrap_model(model), net.ptr());
+    model = {};
+    again = {};
+    Accelerator second({.progress = false});
+    EXPECT_NO_THROW((void)second.prepare(net)) << "a model whose handles are gone is free again";
+  });
+}
+
+TEST(Prepare, NoticesModelsThatDifferBetweenRanks) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    Mlp net(8, 16 + rank.index(), 3);
+    EXPECT_THAT(message_of([&] { (void)accelerator.prepare(net); }),
+                testing::AllOf(HasSubstr("fc1.weight [16, 8]"), HasSubstr("fc1.weight [17, 8]"),
+                               HasSubstr("rank 1")));
+  });
+}
+
+}  // namespace
+}  // namespace hasten
