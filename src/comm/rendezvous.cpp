@@ -13,8 +13,8 @@
 #include <resolv.h>
 #include <sys/socket.h>
 #include <thread>
-#include <utility>
 #include <unistd.h>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
@@ -37,8 +37,9 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-/// While it lives, this thread asks no name server. c10d's client looks up the name of the address that it connects
-/// to, to have it for messages, and asks the network even about loopback: seconds of waiting where no server answers.
+/// While it lives, this thread asks no name server. c10d's client looks up the name of the address that it
+/// connects to, to have it for messages, and asks the network even about loopback: seconds of waiting where
+/// no server answers.
 class WithoutNameServers {
  public:
   WithoutNameServers() {
@@ -185,7 +186,9 @@ std::int64_t most_bytes_through_memory(int ranks) {
 }  // namespace
 
 SilentC10d::SilentC10d() : level_(std::exchange(FLAGS_caffe2_log_level, c10::GLOG_FATAL)) {}
-SilentC10d::~SilentC10d() { FLAGS_caffe2_log_level = level_; }
+SilentC10d::~SilentC10d() {
+  FLAGS_caffe2_log_level = level_;
+}
 
 std::string text_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);

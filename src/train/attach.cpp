@@ -155,7 +155,9 @@ std::vector<at::Tensor> parameters_of(const ModelRecord& record) {
   return record.parameters.trainable();
 }
 
-bool layout_is_on_trial(const ModelRecord& record) noexcept { return record.layout_on_trial; }
+bool layout_is_on_trial(const ModelRecord& record) noexcept {
+  return record.layout_on_trial;
+}
 
 LayoutTrial::LayoutTrial(ModelRecord& record) : record_(record), exceptions_(std::uncaught_exceptions()) {
   for (const auto& [name, buffer] : record.parameters.buffers())

@@ -99,22 +99,21 @@ TEST(Faults, AKilledRankIsReportedQuickly) {
 
 TEST(Faults, ARankKilledWithinALargeCallIsReported) {
   for (const bool shared : kWays)
-    test::run_ranks(
-        2,
-        [&](test::Rank& rank) {
-          const auto group = join(rank, shared);
-          const at::Tensor large = at::ones({8'000'000});
-          const at::Tensor part = at::zeros({4'000'000});
-          comm::Pending pending;
-          if (rank.index() == 0) pending = group->reduce_scatter(part, large, ReduceOp::kSum);
-          if (rank.index() == 1) ::raise(SIGKILL);
-          const auto [code, text] = error_of([&] { pending.wait(); });
-          EXPECT_EQ(code, ErrorCode::kPeerLost);
-          EXPECT_THAT(text, HasSubstr("[reduce_scatter]"));
-          // And what follows fails too.
-          EXPECT_EQ(error_of([&] { group->barrier(); }).first, ErrorCode::kPeerLost);
-        },
-        {.lost = {1}});
+    test::run_ranks(2,
+                    [&](test::Rank& rank) {
+                      const auto group = join(rank, shared);
+                      const at::Tensor large = at::ones({8'000'000});
+                      const at::Tensor part = at::zeros({4'000'000});
+                      comm::Pending pending;
+                      if (rank.index() == 0) pending = group->reduce_scatter(part, large, ReduceOp::kSum);
+                      if (rank.index() == 1) ::raise(SIGKILL);
+                      const auto [code, text] = error_of([&] { pending.wait(); });
+                      EXPECT_EQ(code, ErrorCode::kPeerLost);
+                      EXPECT_THAT(text, HasSubstr("[reduce_scatter]"));
+                      // And what follows fails too.
+                      EXPECT_EQ(error_of([&] { group->barrier(); }).first, ErrorCode::kPeerLost);
+                    },
+                    {.lost = {1}});
 }
 
 TEST(Faults, ARankThatLeftIsReported) {
@@ -269,7 +268,8 @@ TEST(Faults, GroupsMeetInTheStoreOfTheLauncher) {
     process.rank = process.local_rank = rank.index() - 1;
     process.world_size = process.local_world_size = 2;
     process.agent_store = true;
-    for (int round = 0; round < 2; ++round) {  // the keys of the first group must not be taken for the second's
+    for (int round = 0; round < 2;
+         ++round) {  // the keys of the first group must not be taken for the second's
       const auto group = Group::connect(process, at::kCPU);
       EXPECT_EQ(group->rank(), process.rank);
       EXPECT_EQ(group->all_reduce(at::ones({1}), ReduceOp::kSum).item<float>(), 2);

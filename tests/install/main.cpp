@@ -1,11 +1,13 @@
-// What a program outside the tree does with the installed package: a small training. Exits with 0 when all of it held.
+// What a program outside the tree does with the installed package: a small training. Exits with 0 when all of
+// it held.
 #include <cstdio>
 #include <cstring>
 
-#include <hasten/base/version.h>
-#include <hasten/hasten.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+
+#include <hasten/base/version.h>
+#include <hasten/hasten.h>
 
 int main() {
   if (std::strcmp(hasten::version(), EXPECTED_VERSION) != 0) return 2;

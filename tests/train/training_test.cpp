@@ -3,6 +3,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -10,8 +12,6 @@
 #include <torch/optim/rmsprop.h>
 
 #include <hasten/base/files.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
 
 #include "support/temporary_folder.h"
 #include "train/support.h"
@@ -302,7 +302,8 @@ TEST(Training, RunsAnOptimizerThatNeedsAClosure) {
   });
 }
 
-// A network as LibTorch's users write them: a view flattens the convolution's result, which channels-last data forbid.
+// A network as LibTorch's users write them: a view flattens the convolution's result, which channels-last
+// data forbid.
 struct ViewsImpl : torch::nn::Module {
   explicit ViewsImpl(bool views)
       : views(views),
@@ -320,9 +321,9 @@ struct ViewsImpl : torch::nn::Module {
 };
 
 TEST(Training, ChoosesALayoutThatTheModelCanWorkWith) {
-  run_ranks(2, [](Rank& rank) {
-    test::join(rank);
-    for (const bool views : {true, false}) {
+  for (const bool views : {true, false}) {
+    run_ranks(2, [views](Rank& rank) {
+      test::join(rank);
       Accelerator accelerator({.progress = false});
       auto net = std::make_shared<ViewsImpl>(views);
       auto plain = std::make_shared<ViewsImpl>(views);
@@ -336,8 +337,8 @@ TEST(Training, ChoosesALayoutThatTheModelCanWorkWith) {
       EXPECT_EQ(net->passes, views ? 2 : 1);
       EXPECT_TRUE(net->norm->running_mean.allclose(plain->norm->running_mean)) << "counted once";
       EXPECT_EQ(net->norm->num_batches_tracked.item<std::int64_t>(), 1);
-    }
-  });
+    });
+  }
 }
 
 TEST(Training, ComputesInTheAskedPrecisionAndReturnsFp32) {

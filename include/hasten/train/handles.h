@@ -21,8 +21,8 @@ class PreparedModel {
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<detail::ModelRecord> record)
       : module_(std::move(module)), record_(std::move(record)) {}
 
-  /// The module's `forward`, with any arguments and its default ones. In mixed precision its outputs come back
-  /// in fp32.
+  /// The module's `forward`, with any arguments and its default ones. In mixed precision its outputs come
+  /// back in fp32.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     // Arguments are lent where forward takes them so: the first pass may have to be repeated.

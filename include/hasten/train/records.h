@@ -45,8 +45,8 @@ class ForwardScope {
   precision::Autocast autocast_;
 };
 
-/// Whether the model's layout was chosen for it and no forward pass has shown yet that its code can work with it: a
-/// `view` that joins channels with rows cannot.
+/// Whether the model's layout was chosen for it and no forward pass has shown yet that its code can work with
+/// it: a `view` that joins channels with rows cannot.
 [[nodiscard]] bool layout_is_on_trial(const ModelRecord& record) noexcept;
 
 /// Surrounds the pass that shows it. Ends the trial when the pass succeeds.
@@ -62,8 +62,8 @@ class LayoutTrial {
   int exceptions_;
 };
 
-/// Whether the layout was the reason of a failed pass. If so the model is laid out as it was built, and its buffers and
-/// the random state are those from before the pass, so that it can be run again.
+/// Whether the layout was the reason of a failed pass. If so the model is laid out as it was built, and its
+/// buffers and the random state are those from before the pass, so that it can be run again.
 [[nodiscard]] bool give_up_layout(ModelRecord& record, const std::exception& error);
 
 void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, at::Tensor* loss);
