@@ -1,6 +1,7 @@
 #include "train/observation.h"
 
 #include <iostream>
+#include <unistd.h>
 
 #include <hasten/base/error.h>
 #include <hasten/base/version.h>
@@ -74,8 +75,8 @@ void Observation::give_to_trackers(const std::map<std::string, double>& values, 
 }
 
 void Observation::print(const std::string& line) {
-  // The bar's line is on standard error; it makes room while a line goes to standard output.
-  if (bar_) {
+  // On a terminal the line has to stand above the bar; in a file it is nobody's neighbour.
+  if (bar_ && ::isatty(STDOUT_FILENO) != 0) {
     bar_->write_line(line);
   } else {
     std::cout << line << std::endl;
