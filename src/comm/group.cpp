@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -39,6 +40,19 @@ std::shared_ptr<Group> Group::solo(const at::Device& device) {
   return std::shared_ptr<Group>(new Group(std::unique_ptr<State>(new State{.device = device})));
 }
 
+namespace {
+
+/// Gloo writes to sockets whose other end may have died. The signal that comes of it would end this process
+/// without a word, where the failed write becomes an error that names the lost rank. A handler of the
+/// program's own stays.
+void ignore_broken_pipes() {
+  struct sigaction present{};
+  if (::sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
 std::shared_ptr<Group> Group::connect(const config::Process& process, const at::Device& device,
                                       const GroupOptions& options) {
   constexpr std::string_view kName = "connect";
@@ -48,6 +62,7 @@ std::shared_ptr<Group> Group::connect(const config::Process& process, const at::
   require(options.timeout.count() > 0, ErrorCode::kInvalidArgument, kName, "a time-out of ",
           options.timeout.count(), " ms is not positive.");
   if (process.world_size == 1) return solo(device);
+  ignore_broken_pipes();
   auto store = open_store(process, options.timeout);
   await_all_ranks(*store, process.rank, process.world_size, options.timeout);
   return std::shared_ptr<Group>(new Group(

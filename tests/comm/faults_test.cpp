@@ -116,6 +116,22 @@ TEST(Faults, ARankKilledWithinALargeCallIsReported) {
                     {.lost = {1}});
 }
 
+TEST(Faults, SendingToALostRankIsAnErrorAndNoSignal) {
+  test::run_ranks(2,
+                  [](test::Rank& rank) {
+                    const auto group = join(rank, false);
+                    if (rank.index() == 1) ::raise(SIGKILL);
+                    const at::Tensor large = at::ones({3'000'000});
+                    const auto [code, text] = error_of([&] {
+                      for (int tag = 0; tag < 1000; ++tag) {
+                        group->send(large, 1, tag).wait();
+                      }
+                    });
+                    EXPECT_EQ(code, ErrorCode::kPeerLost) << text;
+                  },
+                  {.lost = {1}});
+}
+
 TEST(Faults, ARankThatLeftIsReported) {
   test::run_ranks(2, [](test::Rank& rank) {
     auto group = join(rank);

@@ -24,7 +24,7 @@ enum class ReduceOp { kSum, kMean, kMax, kMin, kProduct };
 
 struct GroupOptions {
   std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< how long a call waits for the other ranks
-  bool shared_memory = true;                          ///< between ranks of one host, for what is small
+  bool shared_memory = true;                          ///< use it between ranks of one host
 };
 
 /// A call that may still be running. Dropping it without `wait` is allowed, but then nothing says whether it
@@ -68,6 +68,7 @@ class Group {
 
   /// Meets the other processes of a run. Throws `kTimeout`, with the missing ranks, when some do not come,
   /// and `kUnavailable` when the port is in use. On one machine nothing listens beyond loopback.
+  /// SIGPIPE is ignored from then on, unless the program handles it: writing to a lost rank is an error.
   static std::shared_ptr<Group> connect(const config::Process& process, const at::Device& device,
                                         const GroupOptions& options = {});
 
