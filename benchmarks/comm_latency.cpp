@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <netinet/in.h>
+#include <sched.h>
 #include <string>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -46,6 +48,11 @@ double measure(int rounds, F&& call) {
 
 void run(int rank, int size, int port, int descriptor) {
   at::set_num_threads(1);
+  // Each rank on a core of its own: the scheduler takes longer to part them than some of these measurements.
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(rank % hasten::comm::usable_cores()), &cores);
+  ::sched_setaffinity(0, sizeof cores, &cores);
   using namespace hasten;
   config::Process process;
   process.rank = process.local_rank = rank;
@@ -103,9 +110,15 @@ int main(int count, char** arguments) {
   }
   for (int rank = 0; rank < size; ++rank)
     if (::fork() == 0) {
-      run(rank, size, ntohs(address.sin_port), descriptor);
+      int status = 0;
+      try {
+        run(rank, size, ntohs(address.sin_port), descriptor);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        status = 1;
+      }
       std::fflush(nullptr);
-      ::_exit(0);
+      ::_exit(status);
     }
   ::close(descriptor);
   int worst = 0;
