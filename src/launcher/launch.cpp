@@ -1,5 +1,8 @@
 #include <cerrno>
 #include <fcntl.h>
+#include <memory>
+#include <sys/prctl.h>
+#include <system_error>
 #include <utility>
 
 #include <hasten/base/environment.h>
@@ -17,6 +20,22 @@
 
 namespace hasten::launcher {
 namespace {
+
+/// Makes orphans of the ranks this process's children while it lives. Otherwise they wait for the machine's
+/// first process to reap them, which in containers may take long, or forever.
+class OrphanReaping {
+ public:
+  OrphanReaping() {
+    ::prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~OrphanReaping() { ::prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  OrphanReaping(const OrphanReaping&) = delete;
+  OrphanReaping& operator=(const OrphanReaping&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 /// One launch of a program from its start to its end.
 class ProgramLaunch {
@@ -130,6 +149,7 @@ class ProgramLaunch {
   const LaunchOptions& options_;
   std::string program_;
   int threads_ = threads_per_process(options_.num_processes);
+  OrphanReaping orphan_reaping_{};
   SignalWatch signals_{};
   Guard guard_{};
   Listener listener_;

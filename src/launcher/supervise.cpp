@@ -105,7 +105,13 @@ bool Supervisor::ranks_running() const {
 }
 
 bool Supervisor::groups_alive() const {
-  return std::ranges::any_of(ranks_, [](const Rank& rank) { return ::kill(-rank.pid, 0) == 0; });
+  return std::ranges::any_of(ranks_, [](const Rank& rank) {
+    // A process that has ended counts until it is reaped, which is ours to do where orphans come to this
+    // process.
+    while (::waitpid(-rank.pid, nullptr, WNOHANG) > 0) {
+    }
+    return ::kill(-rank.pid, 0) == 0;
+  });
 }
 
 int Supervisor::wait_milliseconds(Clock::time_point now) const {

@@ -106,6 +106,7 @@ class Supervisor {
   };
 
   [[nodiscard]] bool ranks_running() const;
+  /// Whether anything still runs in the ranks' groups; the ranks themselves must have been reaped.
   [[nodiscard]] bool groups_alive() const;
   [[nodiscard]] int wait_milliseconds(Clock::time_point now) const;
   void wait_for_events();

@@ -3,7 +3,6 @@
 #include <map>
 #include <netinet/in.h>
 #include <sstream>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <hasten/launcher/machine.h>
@@ -152,16 +151,6 @@ TEST_F(Launch, MarksEachLineWithItsRank) {
   EXPECT_EQ(ChildProcess::count(child.out(), "\n"), 4);
 }
 
-TEST_F(Launch, KeepsLinesWholeThatRanksWriteInPieces) {
-  ChildProcess child(
-      command("i=0; while [ $i -lt 50 ]; do printf a >&2; printf b >&2; printf 'c\\n' >&2; "
-              "i=$((i+1)); done",
-              {}));
-  ASSERT_EQ(child.finish(), 0);
-  EXPECT_EQ(ChildProcess::count(child.error(), "[0] abc\n"), 50);
-  EXPECT_EQ(ChildProcess::count(child.error(), "[1] abc\n"), 50);
-}
-
 TEST_F(Launch, ShowsOutputWhileTheRankRunsEvenAnUnfinishedLine) {
   ChildProcess child(command("[ $RANK = 1 ] || { echo line; printf working; read go; echo ' done'; }", {}));
   EXPECT_TRUE(child.wait_for("[0] line\n"));
@@ -189,7 +178,7 @@ TEST_F(Launch, HandsOnMoreThanAPipeHolds) {
   EXPECT_EQ(ChildProcess::count(child.out(), "x"), 2'000'000);
 }
 
-TEST_F(Launch, LeavesASingleProcesssOutputAsItIs) {
+TEST_F(Launch, LeavesTheOutputOfASingleProcessAsItIs) {
   ChildProcess child({HASTEN_CLI, "launch", "printf", "10%%\\r20%%"});
   EXPECT_EQ(child.finish(), 0);
   EXPECT_EQ(child.out(), "10%\r20%");
@@ -318,7 +307,7 @@ TEST_F(Launch, ShowsTheLastLinesOnly) {
   EXPECT_THAT(tail, HasSubstr("\n    1000\n"));
 }
 
-TEST_F(Launch, ReportsASingleProcesssFailureToo) {
+TEST_F(Launch, ReportsTheFailureOfASingleProcessToo) {
   ChildProcess child({HASTEN_CLI, "launch", "sh", "-c", "echo boom >&2; exit 9"});
   EXPECT_EQ(child.finish(), 9);
   EXPECT_THAT(child.error(), HasSubstr("boom\n"));
