@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <poll.h>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <sys/wait.h>
@@ -32,10 +33,17 @@ inline bool wait_until(const std::function<bool()>& condition,
   return true;
 }
 
+/// The content of a file of /proc, or what could be read of it before its process was gone.
+inline std::string read_proc(const std::filesystem::path& path) {
+  const std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();  // turns a read that fails into a state of the stream
+  return text.str();
+}
+
 /// The state letter of a process as the kernel shows it (R, S, T, Z, ...); '-' when there is none.
 inline char process_state(const std::filesystem::path& folder) {
-  std::ifstream file(folder / "stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_proc(folder / "stat");
   const auto name_end = text.rfind(')');
   return name_end == std::string::npos || name_end + 2 >= text.size() ? '-' : text[name_end + 2];
 }
@@ -51,8 +59,7 @@ inline std::string states_of(const std::string& token) {
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
     if (entry.path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    const std::string words = read_proc(entry.path() / "cmdline");
     if (words.find(token) == std::string::npos) continue;
     const char state = process_state(entry.path());
     if (state != '-' && state != 'Z') states += state;
