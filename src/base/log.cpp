@@ -30,16 +30,14 @@ State& state() {
   return *instance;
 }
 
-void write_to_standard_error(Level level, std::string_view text) {
+}  // namespace
+
+std::string line_of(Level level, std::string_view text) {
   std::string line = "hasten: ";
   if (level == Level::kWarning) line += "warning: ";
   if (level == Level::kError) line += "error: ";
-  line += text;
-  line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  return line += text;
 }
-
-}  // namespace
 
 void write(Level level, std::string_view text) {
   if (level < lowest_level()) return;
@@ -47,7 +45,8 @@ void write(Level level, std::string_view text) {
   if (state().sink) {
     state().sink(level, text);
   } else {
-    write_to_standard_error(level, text);
+    const std::string line = line_of(level, text) + '\n';
+    std::fwrite(line.data(), 1, line.size(), stderr);
   }
 }
 

@@ -361,7 +361,7 @@ std::string Group::broadcast_bytes(const std::string& bytes, int root) {
 }
 
 void Group::barrier() {
-  device::backend(state_->device).synchronize(state_->device.has_index() ? state_->device.index() : 0);
+  device::backend(state_->device).synchronize(device::index(state_->device));
   state_->agree("barrier", Operation::kBarrier, 0, at::Tensor(), Agreement::kTensors);
 }
 

@@ -47,10 +47,6 @@ at::Device choose(bool cpu, int local_rank) {
   return c10::DeviceType::CPU;
 }
 
-std::string name(const at::Device& device) {
-  return device.str();
-}
-
 at::Tensor random_state(const at::Device& device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());

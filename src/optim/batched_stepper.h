@@ -10,6 +10,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <hasten/optim/stepper.h>
+#include <hasten/precision/autocast.h>
 
 #include "optim/batch.h"
 #include "optim/rules.h"
@@ -26,9 +27,6 @@ namespace hasten::optim {
 
 /// Whether the operator has a kernel of its own for the device.
 [[nodiscard]] bool has_kernel(const char* operator_name, const at::Device& device);
-
-/// To be called after parameters changed: autocast holds low-precision copies of them.
-void forget_cast_parameters();
 
 /// Throws unless the gradient has the parameter's shape.
 void check_shape(const at::Tensor& parameter, const at::Tensor& gradient, std::size_t group,
@@ -54,7 +52,7 @@ class BatchedStepper final : public Stepper {
     } else {
       optimizer_.step();
     }
-    forget_cast_parameters();
+    precision::clear_cast_cache();  // autocast holds low-precision copies of the parameters
   }
 
   [[nodiscard]] std::string_view method() const noexcept override {

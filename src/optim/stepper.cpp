@@ -1,12 +1,12 @@
 #include <typeinfo>
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/optim/lbfgs.h>
 
 #include <hasten/base/error.h>
 #include <hasten/optim/stepper.h>
+#include <hasten/precision/autocast.h>
 
 #include "optim/batched_stepper.h"
 #include "optim/kind.h"
@@ -34,10 +34,6 @@ bool has_kernel(const char* operator_name, const at::Device& device) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(operator_name, "").hasKernelForDispatchKey(key);
 }
 
-void forget_cast_parameters() {
-  at::autocast::clear_cache();
-}
-
 void check_shape(const at::Tensor& parameter, const at::Tensor& gradient, std::size_t group,
                  std::size_t index) {
   require(gradient.sizes() == parameter.sizes(), ErrorCode::kMismatch, "optimizer.step", "parameter ", index,
@@ -58,10 +54,10 @@ class OwnStepper final : public Stepper {
     require(closure || !dynamic_cast<torch::optim::LBFGS*>(&optimizer_), ErrorCode::kFailedPrecondition,
             "optimizer.step",
             "LBFGS evaluates the loss several times a step and was given no closure. Call "
-            "optimizer.step(closure) "
-            "with a function that computes the loss, runs backward and returns the loss.");
+            "optimizer.step(closure) with a function that computes the loss, runs backward and returns the "
+            "loss.");
     at::Tensor loss = optimizer_.step(closure);
-    forget_cast_parameters();
+    precision::clear_cast_cache();
     return loss;
   }
 

@@ -46,14 +46,6 @@ bool locale_is_utf8() {
   return false;
 }
 
-/// A line of the log as base/log writes it to standard error.
-std::string log_line(log::Level level, std::string_view text) {
-  const char* mark = level == log::Level::kWarning ? "warning: "
-                     : level == log::Level::kError ? "error: "
-                                                   : "";
-  return std::string("hasten: ") + mark + std::string(text);
-}
-
 /// A rate over the last seconds: each observation's weight decays with its age, and dividing by the equally
 /// weighted time makes it exact from the first one on.
 class Rate {
@@ -204,7 +196,7 @@ class ProgressBar::State {
   void log_above(log::Level level, std::string_view text) {
     const std::lock_guard lock(mutex_);
     if (!previous_sink_) {
-      write_above(log_line(level, text));
+      write_above(log::line_of(level, text));
       return;
     }
     write(kClearLine);

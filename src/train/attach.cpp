@@ -83,6 +83,13 @@ OptimizerRecord::OptimizerRecord(std::shared_ptr<Run> owner, torch::optim::Optim
   run->strategy->attach(borrowed);
 }
 
+std::vector<at::Tensor> OptimizerRecord::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer->param_groups())
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
 SchedulerRecord::SchedulerRecord(std::shared_ptr<Run> owner, torch::optim::LRScheduler& borrowed)
     : run(std::move(owner)), scheduler(&borrowed), hold(scheduler, *run, "scheduler") {}
 
@@ -99,54 +106,54 @@ LoaderRecord::~LoaderRecord() {
   if (*anchor != nullptr) (*anchor)->observe(nullptr);
 }
 
+namespace {
+
+/// The record of a thing, made at the first time.
+template <class Record, class Thing, class Same>
+std::shared_ptr<Record> find_or_make(Run& run, Records<Record>& records, Thing&& thing, Same&& same) {
+  if (auto known = records.find(same)) return known;
+  auto record = std::make_shared<Record>(run.shared_from_this(), std::forward<Thing>(thing));
+  records.add(record);
+  return record;
+}
+
+}  // namespace
+
 std::shared_ptr<ModelRecord> attach(Run& run, std::shared_ptr<torch::nn::Module> module) {
   require(module != nullptr, ErrorCode::kInvalidArgument, "prepare", "a model is null. Construct it first.");
-  if (auto known = run.models.find([&](const ModelRecord& record) { return record.module == module; }))
-    return known;
-  auto record = std::make_shared<ModelRecord>(run.shared_from_this(), std::move(module));
-  run.models.add(record);
+  auto record =
+      find_or_make(run, run.models, module, [&](const ModelRecord& r) { return r.module == module; });
   run.has_models = true;
   return record;
 }
 
 std::shared_ptr<OptimizerRecord> attach(Run& run, torch::optim::Optimizer& optimizer) {
-  if (auto known = run.optimizers.find([&](const OptimizerRecord& r) { return r.optimizer == &optimizer; }))
-    return known;
-  auto record = std::make_shared<OptimizerRecord>(run.shared_from_this(), optimizer);
-  run.optimizers.add(record);
-  return record;
+  return find_or_make(run, run.optimizers, optimizer,
+                      [&](const OptimizerRecord& r) { return r.optimizer == &optimizer; });
 }
 
 std::shared_ptr<SchedulerRecord> attach(Run& run, torch::optim::LRScheduler& scheduler) {
-  if (auto known = run.schedulers.find([&](const SchedulerRecord& r) { return r.scheduler == &scheduler; }))
-    return known;
-  auto record = std::make_shared<SchedulerRecord>(run.shared_from_this(), scheduler);
-  run.schedulers.add(record);
-  return record;
+  return find_or_make(run, run.schedulers, scheduler,
+                      [&](const SchedulerRecord& r) { return r.scheduler == &scheduler; });
 }
 
 std::shared_ptr<LoaderRecord> attach(Run& run, data::LoaderBase& loader) {
-  if (auto known = run.loaders.find([&](const LoaderRecord& r) { return r.loader == &loader; })) return known;
-  auto record = std::make_shared<LoaderRecord>(run.shared_from_this(), loader);
-  run.loaders.add(record);
-  return record;
+  return find_or_make(run, run.loaders, loader, [&](const LoaderRecord& r) { return r.loader == &loader; });
 }
 
 void finish_attaching(Run& run) {
   if (!run.has_models) return;
   run.optimizers.for_each([&](const OptimizerRecord& record) {
     std::size_t number = 0;
-    for (const auto& group : record.optimizer->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        const bool known = run.models.find([&](const ModelRecord& model) {
-          return model.parameters.find(parameter) != nullptr;
-        }) != nullptr;
-        require(known, ErrorCode::kInvalidArgument, "prepare", "parameter ", number,
-                " of an optimizer, of shape ", parameter.sizes(),
-                ", belongs to no prepared model. Make the optimizer from the parameters of the model that is "
-                "prepared, and prepare that model with it or before it.");
-        ++number;
-      }
+    for (const at::Tensor& parameter : record.parameters()) {
+      const bool known = run.models.find([&](const ModelRecord& model) {
+        return model.parameters.find(parameter) != nullptr;
+      }) != nullptr;
+      require(known, ErrorCode::kInvalidArgument, "prepare", "parameter ", number,
+              " of an optimizer, of shape ", parameter.sizes(),
+              ", belongs to no prepared model. Make the optimizer from the parameters of the model that is "
+              "prepared, and prepare that model with it or before it.");
+      ++number;
     }
   });
 }

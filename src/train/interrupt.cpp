@@ -48,8 +48,4 @@ int InterruptGuard::pending() noexcept {
   return noted_signal.load();
 }
 
-void InterruptGuard::clear() noexcept {
-  noted_signal.store(0);
-}
-
 }  // namespace hasten::detail

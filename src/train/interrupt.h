@@ -15,8 +15,6 @@ class InterruptGuard {
 
   /// The signal that came, or 0.
   [[nodiscard]] static int pending() noexcept;
-  /// Forgets it.
-  static void clear() noexcept;
 };
 
 }  // namespace hasten::detail

@@ -128,7 +128,7 @@ void Observation::print_report() const {
                           .epochs = run_.epoch,
                           .steps = run_.updates - updates_at_start_,
                           .seconds = seconds,
-                          .peak_memory = device::backend(run_.device).memory(0).peak,
+                          .peak_memory = device::backend(run_.device).memory(device::index(run_.device)).peak,
                           .resumed_from = run_.resumed_from ? run_.resumed_from->string() : "",
                           .checkpoint = run_.last_checkpoint.string(),
                           .values = latest_read_,

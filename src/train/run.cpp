@@ -27,7 +27,7 @@ Run::Run(AcceleratorOptions given)
       accumulation(options.gradient_accumulation_steps, options.short_window) {
   const config::LaunchSettings settings = config::settings_from_environment();
   device = device::choose(options.cpu || settings.cpu, process.local_rank);
-  device::backend(device).select(device.has_index() ? device.index() : 0);
+  device::backend(device).select(device::index(device));
   precision = options.mixed_precision.value_or(settings.mixed_precision.value_or(Precision::kNo));
   if (precision == Precision::kFp16) scaler.emplace(options.grad_scaler);
   require(options.log_every >= 1, ErrorCode::kInvalidArgument, "Accelerator", "log_every is ",
@@ -80,8 +80,7 @@ void Run::agree_on_stopping() {
   if (!options.project.dir.empty() && accumulation.between_windows() && updates != saved_updates) save({});
 }
 
-// ---- loops over loaders
-// ---------------------------------------------------------------------------------------------
+// ---- loops over loaders ----
 
 void LoaderRecord::on_pass_begin(data::LoaderBase& begun) {
   run->running_loaders.push_back(&begun);
@@ -97,8 +96,7 @@ void LoaderRecord::on_pass_end(data::LoaderBase& ended) noexcept {
   std::erase(run->running_loaders, &ended);
 }
 
-// ---- epochs
-// ---------------------------------------------------------------------------------------------------------
+// ---- epochs ----
 
 void begin_epochs(Run& run, std::int64_t count) {
   require(count >= 0, ErrorCode::kInvalidArgument, "epochs", "the number of epochs is ", count,
@@ -125,8 +123,7 @@ void finish_epoch(Run& run) {
   run.agree_on_stopping();
 }
 
-// ---- windows
-// --------------------------------------------------------------------------------------------------------
+// ---- windows ----
 
 void open_window(Run& run) {
   const bool data_ends = !run.running_loaders.empty() && run.running_loaders.back()->is_last_batch();

@@ -63,6 +63,8 @@ class OptimizerRecord {
   at::Tensor found_nonfinite;  // what unscaling found; 0-d
 
   OptimizerRecord(std::shared_ptr<Run> run, torch::optim::Optimizer& optimizer);
+  /// Those of all groups, in order.
+  [[nodiscard]] std::vector<at::Tensor> parameters() const;
 };
 
 class SchedulerRecord {

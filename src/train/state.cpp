@@ -54,9 +54,8 @@ optim::Names names_of_parameters(const Run& run) {
   });
   std::size_t position = 0;
   run.optimizers.for_each([&](const OptimizerRecord& record) {
-    for (const auto& group : record.optimizer->param_groups())
-      for (const at::Tensor& parameter : group.params())
-        names->emplace(parameter.unsafeGetTensorImpl(), concat("parameter_", position++));
+    for (const at::Tensor& parameter : record.parameters())
+      names->emplace(parameter.unsafeGetTensorImpl(), concat("parameter_", position++));
   });
   return [names](const at::Tensor& tensor) { return names->at(tensor.unsafeGetTensorImpl()); };
 }
@@ -67,8 +66,7 @@ at::Tensor bytes_tensor(const std::string& bytes) {
   return tensor;
 }
 
-// ---- optimizer state as JSON and tensors
-// ----------------------------------------------------------------------------
+// ---- optimizer state as JSON and tensors ----
 
 json to_json(const optim::Scalar& scalar) {
   return std::visit([](const auto& value) { return json(value); }, scalar);
@@ -125,8 +123,7 @@ optim::OptimizerState optimizer_state_from(const json& saved, const params::Name
   return state;
 }
 
-// ---- the rest as JSON
-// -----------------------------------------------------------------------------------------------
+// ---- the rest as JSON ----
 
 json to_json(const data::LoaderState& state) {
   return {{"size", state.size},
@@ -144,7 +141,7 @@ data::LoaderState loader_state_from(const json& saved) {
           .consumed = saved.at("consumed")};
 }
 
-json state_of(const Run& run, const optim::Names& names) {
+json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimizer_states) {
   json state{{"updates", run.updates},
              {"epoch", run.epoch},
              {"precision", std::string(name(run.precision))},
@@ -158,8 +155,9 @@ json state_of(const Run& run, const optim::Names& names) {
     const auto scaler = run.scaler->state();
     state["scaler"] = {{"scale", scaler.scale}, {"growth_tracker", scaler.growth_tracker}};
   }
+  std::size_t index = 0;
   run.optimizers.for_each([&](const OptimizerRecord& record) {
-    json saved = to_json(optim::get_state(*record.optimizer, names));
+    json saved = to_json(optimizer_states.at(index++));
     saved["updates"] = record.updates;
     state["optimizers"].push_back(std::move(saved));
   });
@@ -204,21 +202,23 @@ fs::path Run::save(const fs::path& given) {
     folder = group->broadcast_bytes(is_main() ? checkpoint::next_folder(checkpoints()).string() : "", 0);
 
   checkpoint::Writer writer(*group, folder);
-  const optim::Names names = names_of_parameters(*this);
   if (is_main()) {
+    const optim::Names names = names_of_parameters(*this);
     std::size_t index = 0;
     models.for_each([&](const ModelRecord& record) {
       writer.write(numbered("model", index++),
                    [&](const fs::path& path) { checkpoint::write_model(path, record.parameters); });
     });
-    index = 0;
+    std::vector<optim::OptimizerState> optimizer_states;
     optimizers.for_each([&](const OptimizerRecord& record) {
-      writer.write(numbered("optimizer", index++), [&](const fs::path& path) {
-        checkpoint::write_tensors(path, tensors_of(optim::get_state(*record.optimizer, names)));
-      });
+      optimizer_states.push_back(optim::get_state(*record.optimizer, names));
     });
+    for (std::size_t i = 0; i < optimizer_states.size(); ++i)
+      writer.write(numbered("optimizer", i), [&](const fs::path& path) {
+        checkpoint::write_tensors(path, tensors_of(optimizer_states[i]));
+      });
     writer.write(kStateFile, [&](const fs::path& path) {
-      files::write_atomically(path, state_of(*this, names).dump(2) + "\n");
+      files::write_atomically(path, state_of(*this, optimizer_states).dump(2) + "\n");
     });
   }
   writer.write(random_file(process.rank),

@@ -11,13 +11,6 @@ namespace hasten {
 namespace detail {
 namespace {
 
-std::vector<at::Tensor> parameters_of(const OptimizerRecord& record) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : record.optimizer->param_groups())
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  return all;
-}
-
 /// Brings the gradients of earlier micro-batches to the weight that a window cut short gives them.
 void reweight_earlier_gradients(Run& run) {
   const double factor = run.accumulation.take_earlier_factor();
@@ -51,7 +44,7 @@ void Run::unscale_gradients() {
   optimizers.for_each([&](OptimizerRecord& record) {
     if (record.unscaled) return;
     record.found_nonfinite =
-        precision::GradScaler::unscale(parallel::gradients_of(parameters_of(record)), backward_scale, device);
+        precision::GradScaler::unscale(parallel::gradients_of(record.parameters()), backward_scale, device);
     record.unscaled = true;
   });
 }
@@ -78,7 +71,6 @@ void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, a
   } else {
     record.stepper->step();
   }
-  if (run.precision != Precision::kNo) precision::clear_cast_cache();
   device::backend(run.device).step_boundary();
   run.updates = std::max(run.updates, ++record.updates);
 }
@@ -110,10 +102,9 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   detail::Run& run = *run_;
   require(loss.defined() && loss.requires_grad(), ErrorCode::kInvalidArgument, "backward",
           "the loss does not depend on any parameter that requires a gradient. Compute it from a prepared "
-          "model's "
-          "output, outside of NoGradGuard.");
+          "model's output, outside of NoGradGuard.");
   require(loss.device().type() == run.device.type(), ErrorCode::kInvalidArgument, "backward",
-          "the loss is on ", loss.device().str(), ", but this run computes on ", run.device.str(),
+          "the loss is on ", loss.device(), ", but this run computes on ", run.device,
           ". Make the tensors it comes from on accelerator.device().");
   if (run.scaler) {
     run.backward_scale = run.scaler->scale();

@@ -15,25 +15,19 @@
 #include <hasten/checkpoint/tensors.h>
 #include <hasten/comm/group.h>
 
+#include "support/errors.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 
 namespace hasten {
 namespace {
 
+using test::message_of;
+
 using test::Rank;
 using test::run_ranks;
 using test::TemporaryFolder;
 using testing::HasSubstr;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 void save(comm::Group& group, const std::filesystem::path& folder) {
   checkpoint::Writer writer(group, folder);

@@ -28,12 +28,18 @@
 #include <hasten/base/log.h>
 #include <hasten/comm/group.h>
 
+#include "comm/join.h"
 #include "comm/rendezvous.h"
+#include "support/errors.h"
 #include "support/ranks.h"
 
 /// What happens to a group when ranks die, stop, leave, never come, or go in any order.
 namespace hasten {
 namespace {
+
+using test::error_of;
+using test::join;
+using test::kWays;
 
 using comm::Group;
 using comm::ReduceOp;
@@ -42,23 +48,6 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-constexpr bool kWays[] = {true, false};
-
-std::shared_ptr<Group> join(const test::Rank& rank, bool shared_memory = true,
-                            milliseconds timeout = milliseconds(30'000), std::size_t store = 0) {
-  return Group::connect(rank.process(store), at::kCPU, {.timeout = timeout, .shared_memory = shared_memory});
-}
-
-std::pair<ErrorCode, std::string> error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorCode::kSystem, ""};
-}
 
 TEST(Faults, ARankThatDoesNotCallIsNamedInTime) {
   for (const bool shared : kWays)

@@ -30,10 +30,16 @@
 #include <hasten/comm/collectives.h>
 #include <hasten/comm/group.h>
 
+#include "comm/join.h"
+#include "support/errors.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
+
+using test::error_of;
+using test::join;
+using test::kWays;
 
 using comm::Group;
 using comm::GroupOptions;
@@ -44,24 +50,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Shape = std::vector<std::int64_t>;
-
-/// The two ways that small tensors go.
-constexpr bool kWays[] = {true, false};
-
-std::shared_ptr<Group> join(const test::Rank& rank, bool shared_memory = true,
-                            milliseconds timeout = milliseconds(30'000), std::size_t store = 0) {
-  return Group::connect(rank.process(store), at::kCPU, {.timeout = timeout, .shared_memory = shared_memory});
-}
-
-std::pair<ErrorCode, std::string> error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorCode::kSystem, ""};
-}
 
 template <class T>
 std::vector<T> values(const at::Tensor& tensor) {

@@ -19,10 +19,13 @@
 #include <hasten/base/error.h>
 
 #include "comm/shared_segment.h"
+#include "support/errors.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
+
+using test::error_of;
 
 using comm::Element;
 using comm::Reduction;
@@ -68,16 +71,6 @@ std::span<std::byte> bytes_of(std::vector<T>& values) {
 }
 
 /// The code and text of the error that `action` throws.
-std::pair<ErrorCode, std::string> error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorCode::kSystem, ""};
-}
-
 TEST(Segment, ReducesAnyLengthToTheSameSumOnAllRanks) {
   for (const int size : {1, 2, 3, 4}) {
     Meeting* meeting = Meeting::make();

@@ -16,10 +16,13 @@
 #include <hasten/data/loader.h>
 #include <hasten/data/tensor_dataset.h>
 
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace hasten {
 namespace {
+
+using test::message_of;
 
 using Ids = std::vector<std::int64_t>;
 
@@ -127,18 +130,6 @@ TEST(ImageDataset, GivesTheSameBitsWithAnyNumberOfWorkers) {
       }
     EXPECT_FALSE(expected[0].equal(expected[8]));
   }
-}
-
-template <class Action>
-std::string message_of(const Action& action, ErrorCode code) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 TEST(ImageDataset, RefusesWhatItCannotRead) {

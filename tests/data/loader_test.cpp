@@ -22,8 +22,12 @@
 #include <hasten/data/loader.h>
 #include <hasten/data/tensor_dataset.h>
 
+#include "support/errors.h"
+
 namespace hasten {
 namespace {
+
+using test::message_of;
 
 using Ids = std::vector<std::int64_t>;
 
@@ -58,16 +62,6 @@ Ids joined(const std::vector<Ids>& batches) {
   Ids all;
   for (const Ids& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
   return all;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 int workers_of_this_process() {

@@ -23,8 +23,12 @@
 #include <hasten/base/files.h>
 #include <hasten/models/resnet.h>
 
+#include "support/errors.h"
+
 namespace hasten {
 namespace {
+
+using test::message_of;
 
 // The formulas are those of tests/golden/models/generate.py, which says what they are.
 
@@ -224,17 +228,6 @@ TEST(ResNet, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters_of(models::ResNet50()), 25'557'032);
   EXPECT_EQ(parameters_of(models::ResNet20()), 269'722);
   EXPECT_EQ(parameters_of(models::ResNet56()), 853'018);
-}
-
-std::string message_of(const std::function<void()>& call, ErrorCode code) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 TEST(ResNet, NamesTheShapeThatItCannotTake) {

@@ -8,23 +8,18 @@
 #include <hasten/base/error.h>
 #include <hasten/params/parameter_set.h>
 
+#include "support/errors.h"
+
 namespace hasten {
 namespace {
+
+using test::message_of;
 
 using params::ParameterSet;
 using testing::HasSubstr;
 
 at::Tensor parameter(at::IntArrayRef shape) {
   return at::zeros(shape).set_requires_grad(true);
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(ParameterSet, GroupsParametersByModule) {

@@ -13,26 +13,20 @@
 
 #include <hasten/base/files.h>
 
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "train/support.h"
 
 namespace hasten {
 namespace {
 
+using test::message_of;
+
 using test::Mlp;
 using test::Rank;
 using test::run_ranks;
 using testing::HasSubstr;
 using torch::nn::functional::cross_entropy;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// Weights after 20 SGD steps on 1280 samples, 64 a step over all processes.
 at::Tensor train_twenty_steps(Rank& rank, std::int64_t batch_size) {
@@ -190,7 +184,9 @@ TEST(Training, ReducesOnlyInTheLastMicroBatchOfAWindow) {
       auto window = accelerator.accumulate(model);
       EXPECT_EQ(accelerator.sync_gradients(), i == 4);
       accelerator.backward(model(at::full({1, 1}, rank.index() * 4.0 + i)).sum());
-      if (i < 4) EXPECT_NE(net->weight.grad().item<double>(), 4.5 * i / 4) << "not reduced yet";
+      if (i < 4) {
+        EXPECT_NE(net->weight.grad().item<double>(), 4.5 * i / 4) << "not reduced yet";
+      }
       optimizer.step();
       optimizer.zero_grad();
     }

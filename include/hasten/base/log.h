@@ -25,6 +25,9 @@ inline void error(std::string_view text) {
   write(Level::kError, text);
 }
 
+/// The line as it stands on standard error, without its end: `hasten: warning: text`.
+[[nodiscard]] std::string line_of(Level level, std::string_view text);
+
 /// Replaces where lines go, for programs that have a log of their own and for a progress bar that must not be
 /// torn. An empty function restores standard error. Returns the sink that was in place.
 using Sink = std::function<void(Level, std::string_view)>;

@@ -57,8 +57,10 @@ class Backend {
 /// when `cpu` is set. Throws `kUnavailable` when there are accelerators but fewer than `local_rank` + 1.
 [[nodiscard]] at::Device choose(bool cpu, int local_rank);
 
-/// "cpu", "cuda:0".
-[[nodiscard]] std::string name(const at::Device& device);
+/// The device's number among those of its kind; 0 where it names none.
+[[nodiscard]] inline int index(const at::Device& device) {
+  return device.has_index() ? device.index() : 0;
+}
 
 /// The state of a device's default random generator, as a byte tensor on the CPU, and its restoring.
 [[nodiscard]] at::Tensor random_state(const at::Device& device);
