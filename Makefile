@@ -9,12 +9,13 @@ JOBS   ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2e6); print
 FASHION ?= /usr/share/datasets/fashion-mnist
 
 empty :=
+comma := ,
 export NINJA_STATUS = [%f/%t, %es] $(empty)
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 
 .DEFAULT_GOAL := build
-.PHONY: help setup configure build demo test soak format lint cuda-check clean
+.PHONY: help setup configure build demo test soak bench format lint cuda-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +40,13 @@ test: build ## build and run every test
 soak: build ## run the tests ROUNDS times (20), or those that match ONLY, until one fails
 	@ctest --test-dir $(BUILD) --parallel 2 --progress --output-on-failure --no-tests=error \
 	  --repeat until-fail:$(or $(ROUNDS),20) $(if $(ONLY),-R '$(ONLY)')
+
+bench: configure ## compare with Accelerate (ONLY=mlp,ddp_mlp,launch_latency,resnet); installs it into .setup/peers
+	@tools/setup peers
+	@cmake --preset $(PRESET) --log-level=NOTICE -D HASTEN_BENCHMARKS=ON >/dev/null
+	@cmake --build $(BUILD) --parallel $(JOBS) --target hasten_cli benchmarks
+	@benchmarks/run.py --build $(BUILD) --peers .setup/peers/bin/python $(subst $(comma), ,$(ONLY)) >$(BUILD)/bench.jsonl
+	@echo "The same as lines of JSON: $(BUILD)/bench.jsonl"
 
 format: ## format the sources
 	@tools/setup lint

@@ -28,6 +28,7 @@ Run::Run(AcceleratorOptions given)
   const config::LaunchSettings settings = config::settings_from_environment();
   device = device::choose(options.cpu || settings.cpu, process.local_rank);
   device::backend(device).select(device::index(device));
+  if (options.keep_freed_memory) device::backend(device).keep_freed_memory();
   precision = options.mixed_precision.value_or(settings.mixed_precision.value_or(Precision::kNo));
   if (precision == Precision::kFp16) scaler.emplace(options.grad_scaler);
   require(options.log_every >= 1, ErrorCode::kInvalidArgument, "Accelerator", "log_every is ",

@@ -40,6 +40,9 @@ class Backend {
   /// Whether its arithmetic units multiply bf16 themselves, so that bf16 is faster than fp32.
   [[nodiscard]] virtual bool has_fast_bf16() const = 0;
   [[nodiscard]] virtual Memory memory(int index) const = 0;
+  /// Keeps memory that tensors free for the next ones, for the rest of the process, instead of giving it back
+  /// to the system and paying for its pages again. Nothing for devices whose allocator does so anyway.
+  virtual void keep_freed_memory() const = 0;
   /// The name of c10d's collective backend that moves this device's tensors: "gloo", "nccl".
   [[nodiscard]] virtual std::string_view collectives() const = 0;
 };

@@ -59,6 +59,10 @@ struct AcceleratorOptions {
   std::int64_t log_every = 10;
   /// Show a progress bar and a closing report on the main process.
   bool progress = true;
+  /// On the CPU, keep the large blocks of memory that tensors free for the next step, instead of giving them
+  /// back to the system at once, at most a quarter more than were ever in use. Networks with large
+  /// activations train faster. Holds for the rest of the process.
+  bool keep_freed_memory = true;
   /// How long a collective waits for the other processes.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };

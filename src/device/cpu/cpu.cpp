@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "device/backends.h"
+#include "device/cpu/keeping_allocator.h"
 
 namespace hasten::device {
 namespace {
@@ -30,6 +31,8 @@ class Cpu final : public Backend {
 #endif
   }
   std::string_view collectives() const override { return "gloo"; }
+
+  void keep_freed_memory() const override { device::keep_freed_memory(); }
 
   Memory memory(int) const override {
     rusage usage{};

@@ -34,6 +34,7 @@ class Cuda final : public Backend {
   }
 
   void step_boundary() const override {}
+  void keep_freed_memory() const override {}
   bool wants_pinned_memory() const override { return true; }
   std::string_view collectives() const override { return "nccl"; }
 
