@@ -10,10 +10,8 @@
 
 int main(int argc, char** argv) try {
   constexpr int kEpochs = 4;
-  hasten::Accelerator accelerator(
-      {.mixed_precision = hasten::fastest_precision(),
-       .log_with = {"tensorboard", "jsonl"},
-       .project = {.dir = "runs/fashion", .checkpoint_every = 200, .total_limit = 3}});
+  const hasten::ProjectOptions project{.dir = "runs/fashion", .checkpoint_every = 200, .resume = true};
+  hasten::Accelerator accelerator({.mixed_precision = hasten::fastest_precision(), .project = project});
   torch::manual_seed(1);
   auto net = hasten::models::ResNet20(/*classes=*/10, /*in_channels=*/1);
   torch::optim::SGD sgd(net->parameters(),
@@ -23,7 +21,6 @@ int main(int argc, char** argv) try {
   hasten::optim::CosineWithWarmup cosine(sgd, {.warmup_steps = 100, .total_steps = kEpochs * train.size()});
 
   auto [model, optimizer, loader, tests, scheduler] = accelerator.prepare(net, sgd, train, test, cosine);
-  accelerator.load_state_if_any();
   for (auto epoch : accelerator.epochs(kEpochs)) {
     model->train();
     for (auto& [images, labels] : loader) {
@@ -34,7 +31,6 @@ int main(int argc, char** argv) try {
       optimizer.zero_grad();
       accelerator.log({{"loss", loss}});
     }
-    if (accelerator.interrupted()) break;
 
     model->eval();
     torch::NoGradGuard no_grad;

@@ -278,7 +278,10 @@ std::uint64_t LoaderBase::begin_pass() {
   pass.running = true;
   ++pass.number;
   try {
-    if (pass.observer) pass.observer->on_pass_begin(*this);
+    if (pass.observer && !pass.observer->on_pass_begin(*this)) {
+      suspend();
+      return pass.number;
+    }
     if (pass.options.workers > 0) {
       if (!pass.workers) {
         pass.worker_indices.resize(static_cast<std::size_t>(pass.options.workers));
@@ -323,7 +326,6 @@ void LoaderBase::fetch() {
   pass.waited += Clock::now() - begin;
   pass.slot = slot;
   ++pass.position;
-  if (pass.observer) pass.observer->on_batch_begin(*this);
 }
 
 std::size_t LoaderBase::make_here() {

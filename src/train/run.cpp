@@ -39,22 +39,31 @@ Run::Run(AcceleratorOptions given)
           "Accelerator",
           "project.total_limit is 0, which would remove every checkpoint as soon as it is written. Use "
           "1 or more, or leave it unset.");
-  require(!options.project.dir.empty() || (options.log_with.empty() && options.project.checkpoint_every == 0),
-          ErrorCode::kInvalidArgument, "Accelerator",
-          "log_with and project.checkpoint_every need a place for their files. Set project.dir.");
+  if (options.log_with == std::vector<std::string>{"none"}) {
+    options.log_with.clear();
+  } else if (options.log_with.empty() && !options.project.dir.empty()) {
+    options.log_with = {"tensorboard", "jsonl"};
+  }
+  require(
+      !options.project.dir.empty() ||
+          (options.log_with.empty() && options.project.checkpoint_every == 0 && !options.project.resume),
+      ErrorCode::kInvalidArgument, "Accelerator",
+      "log_with, project.checkpoint_every and project.resume need a place for their files. Set project.dir.");
   group = process.world_size == 1 ? comm::Group::solo(device)
                                   : comm::Group::connect(process, device, {.timeout = options.timeout});
   strategy = parallel::make_strategy(group, options.data_parallel);
   observation = std::make_unique<Observation>(*this);
 }
 
-bool Run::boundary(data::LoaderBase& loader) {
+bool Run::boundary(LoaderRecord& record) {
   // A loop within a loop is an evaluation; the outer one sets the pace. So is a loop in which nothing was
-  // updated.
-  if (running_loaders.empty() || running_loaders.front() != &loader) return true;
-  if (!accumulation.between_windows() || updates == seen_updates) return !stopping;
+  // updated. Evaluations run to their end, or their results would be those of a part of the data.
+  if (running_loaders.empty() || running_loaders.front() != record.loader) return true;
+  if (!accumulation.between_windows()) return true;
+  if (updates == seen_updates) return !(stopping && record.trains);
   seen_updates = updates;
-  observation->on_update(loader);
+  record.trains = true;
+  observation->on_update(*record.loader);
   const std::int64_t every = options.project.checkpoint_every;
   if (every > 0 && updates - saved_updates >= every) save({});
   if (group->size() == 1 ? InterruptGuard::pending() != 0 : updates >= next_stop_check) agree_on_stopping();
@@ -83,18 +92,25 @@ void Run::agree_on_stopping() {
 
 // ---- loops over loaders ----
 
-void LoaderRecord::on_pass_begin(data::LoaderBase& begun) {
+bool LoaderRecord::on_pass_begin(data::LoaderBase& begun) {
   run->running_loaders.push_back(&begun);
+  updates_at_begin_ = run->updates;
+  epoch_at_begin_ = begun.epoch();
+  // A run that was saved after a pass, but within the same epoch of the run, has that pass behind it.
+  if (passes_to_skip == 0) return true;
+  --passes_to_skip;
+  return false;
 }
 
-void LoaderRecord::on_batch_begin(data::LoaderBase&) {}
-
-bool LoaderRecord::on_batch_end(data::LoaderBase& advanced) {
-  return run->boundary(advanced);
+bool LoaderRecord::on_batch_end(data::LoaderBase&) {
+  return run->boundary(*this);
 }
 
 void LoaderRecord::on_pass_end(data::LoaderBase& ended) noexcept {
   std::erase(run->running_loaders, &ended);
+  if (run->updates != updates_at_begin_) trains = true;
+  const bool goes_on = ended.epoch() == epoch_at_begin_;
+  if (!goes_on) ++passes_in_epoch;
 }
 
 // ---- epochs ----
@@ -102,6 +118,9 @@ void LoaderRecord::on_pass_end(data::LoaderBase& ended) noexcept {
 void begin_epochs(Run& run, std::int64_t count) {
   require(count >= 0, ErrorCode::kInvalidArgument, "epochs", "the number of epochs is ", count,
           ", but must not be negative.");
+  if (run.options.project.resume && !run.resumed_from && !run.epoch_count) run.resume();
+  if (!run.epoch_count)  // loops before the epochs belong to none
+    run.loaders.for_each([](LoaderRecord& record) { record.passes_in_epoch = record.passes_to_skip; });
   run.epoch_count = count;
   if (!run.interrupts) run.interrupts.emplace();
   run.last_stop_check = std::chrono::steady_clock::now();
@@ -121,6 +140,7 @@ bool epochs_are_over(const Run& run) {
 void finish_epoch(Run& run) {
   if (run.stopping) return;
   ++run.epoch;
+  run.loaders.for_each([](LoaderRecord& record) { record.passes_in_epoch = record.passes_to_skip = 0; });
   run.agree_on_stopping();
 }
 

@@ -82,14 +82,20 @@ class LoaderRecord final : public data::LoaderObserver {
   data::LoaderBase* loader;
   std::shared_ptr<data::LoaderBase* const> anchor;  // null inside once the loader is gone
   Hold hold;
+  bool trains = false;               // an optimizer was updated in a loop over it
+  std::int64_t passes_in_epoch = 0;  // loops over it that ended in the run's present epoch
+  std::int64_t passes_to_skip = 0;   // those of them that the run before it was resumed had done
 
   LoaderRecord(std::shared_ptr<Run> run, data::LoaderBase& loader);
   ~LoaderRecord() override;
 
-  void on_pass_begin(data::LoaderBase& loader) override;
-  void on_batch_begin(data::LoaderBase& loader) override;
+  bool on_pass_begin(data::LoaderBase& loader) override;
   bool on_batch_end(data::LoaderBase& loader) override;
   void on_pass_end(data::LoaderBase& loader) noexcept override;
+
+ private:
+  std::int64_t updates_at_begin_ = 0;
+  std::int64_t epoch_at_begin_ = 0;
 };
 
 /// The living records of one kind, in the order of preparing.
@@ -168,7 +174,7 @@ class Run : public std::enable_shared_from_this<Run> {
 
   [[nodiscard]] bool is_main() const { return process.rank == 0; }
   /// Between a loader's batches: saves when due and looks whether to stop. False when the pass is to end.
-  [[nodiscard]] bool boundary(data::LoaderBase& loader);
+  [[nodiscard]] bool boundary(LoaderRecord& record);
   /// Makes all ranks agree on whether one of them was told to stop, and saves if so. Every rank must call it.
   void agree_on_stopping();
   /// Divides the gradients of every optimizer by the loss scale, once after each backward.
@@ -177,6 +183,8 @@ class Run : public std::enable_shared_from_this<Run> {
   [[nodiscard]] std::filesystem::path checkpoints() const { return options.project.dir / "checkpoints"; }
   std::filesystem::path save(const std::filesystem::path& folder);
   void load(const std::filesystem::path& folder);
+  /// Loads the newest checkpoint of a run of this project that did not finish; returns whether there was one.
+  bool resume();
   [[nodiscard]] std::optional<std::filesystem::path> newest_checkpoint(std::int64_t after) const;
   /// The number of the last checkpoint of a run that finished in this project, or -1.
   [[nodiscard]] std::int64_t finished_number() const;

@@ -165,8 +165,12 @@ json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimize
     const optim::SchedulerState scheduler = optim::get_state(*record.scheduler);
     state["schedulers"].push_back({{"step", scheduler.step}, {"base_lrs", scheduler.base_learning_rates}});
   });
-  run.loaders.for_each(
-      [&](const LoaderRecord& record) { state["loaders"].push_back(to_json(record.loader->state())); });
+  run.loaders.for_each([&](const LoaderRecord& record) {
+    json saved = to_json(record.loader->state());
+    // An evaluation whose epoch is resumed is done again; training passes are not.
+    saved["passes"] = record.trains && run.epoch_count ? record.passes_in_epoch : 0;
+    state["loaders"].push_back(std::move(saved));
+  });
   return state;
 }
 
@@ -264,8 +268,11 @@ void Run::load(const fs::path& folder) {
       optim::set_state(*scheduler_records[i]->scheduler,
                        {.step = saved.at("step"), .base_learning_rates = saved.at("base_lrs")});
     }
-    for (std::size_t i = 0; i < loader_records.size(); ++i)
-      loader_records[i]->loader->load_state(loader_state_from(state.at("loaders")[i]));
+    for (std::size_t i = 0; i < loader_records.size(); ++i) {
+      const json& saved = state.at("loaders")[i];
+      loader_records[i]->loader->load_state(loader_state_from(saved));
+      loader_records[i]->passes_to_skip = loader_records[i]->passes_in_epoch = saved.at("passes");
+    }
     if (scaler && state.contains("scaler"))
       scaler->load_state(
           {.scale = state["scaler"].at("scale"), .growth_tracker = state["scaler"].at("growth_tracker")});
@@ -299,6 +306,15 @@ std::int64_t Run::finished_number() const {
   }
 }
 
+bool Run::resume() {
+  if (options.project.dir.empty()) return false;
+  const auto newest = newest_checkpoint(is_main() ? finished_number() : -1);
+  if (!newest) return false;
+  load(*newest);
+  if (is_main()) log::info(concat("resuming from '", newest->string(), "' after ", updates, " updates"));
+  return true;
+}
+
 void Run::mark_finished() const {
   if (!is_main() || options.project.dir.empty()) return;
   const auto present = checkpoint::numbers(checkpoints());
@@ -324,13 +340,7 @@ void Accelerator::load_state(const std::filesystem::path& folder) {
 }
 
 bool Accelerator::load_state_if_any() {
-  if (run_->options.project.dir.empty()) return false;
-  const auto newest = run_->newest_checkpoint(run_->is_main() ? run_->finished_number() : -1);
-  if (!newest) return false;
-  run_->load(*newest);
-  if (run_->is_main())
-    log::info(concat("resuming from '", newest->string(), "' after ", run_->updates, " updates"));
-  return true;
+  return run_->resume();
 }
 
 void Accelerator::save_model(const detail::ModelRecord& record, const std::filesystem::path& folder) const {

@@ -546,8 +546,11 @@ TEST(Loader, RefusesTheStateOfAnotherDataset) {
 struct Recorder final : data::LoaderObserver {
   std::string events;
   std::int64_t stop_after = -1;
-  void on_pass_begin(data::LoaderBase&) override { events += '('; }
-  void on_batch_begin(data::LoaderBase&) override { events += 'b'; }
+  bool skip = false;
+  bool on_pass_begin(data::LoaderBase&) override {
+    events += '(';
+    return !skip;
+  }
   bool on_batch_end(data::LoaderBase& loader) override {
     events += loader.is_last_batch() ? 'E' : 'e';
     return loader.position() != stop_after;
@@ -561,10 +564,17 @@ TEST(Loader, TellsItsObserverOfPassesAndBatches) {
     data::Loader loader(Numbers{3}, {.workers = workers});
     loader.observe(recorder);
     pass(loader);
-    EXPECT_EQ(std::exchange(recorder->events, ""), "(bebebE)");
+    EXPECT_EQ(std::exchange(recorder->events, ""), "(eeE)");
     for ([[maybe_unused]] auto& batch : loader)
       if (loader.position() == 2) break;
-    EXPECT_EQ(std::exchange(recorder->events, ""), "(beb)");
+    EXPECT_EQ(std::exchange(recorder->events, ""), "(e)");
+    recorder->skip = true;
+    const std::int64_t epoch = loader.epoch();
+    EXPECT_TRUE(pass(loader).empty());
+    EXPECT_EQ(std::exchange(recorder->events, ""), "()");
+    EXPECT_EQ(loader.epoch(), epoch);
+    recorder->skip = false;
+    EXPECT_EQ(pass(loader).size(), 3U);
   }
 }
 

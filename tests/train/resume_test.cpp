@@ -100,6 +100,68 @@ TEST(Resume, StartsAfreshAfterAFinishedRun) {
   EXPECT_EQ(checkpoint::numbers(folder / "checkpoints").size(), 2U) << "total_limit is 2";
 }
 
+TEST(Resume, IsAnOptionOfTheProject) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](Rank& rank) {
+    test::join(rank);
+    for (int life = 0; life < 2; ++life) {
+      Accelerator accelerator({.project = {.dir = folder.path(), .resume = true}, .progress = false});
+      Mlp net(8, 16, 3);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      data::Loader batches(data::tensors(at::ones({12, 8})), {.batch_size = 4});
+      auto [model, optimizer, loader] = accelerator.prepare(net, sgd, batches);
+      std::vector<std::int64_t> epochs;
+      for (auto epoch : accelerator.epochs(3)) {
+        epochs.push_back(epoch);
+        for (auto& x : loader) {
+          accelerator.backward(model(x).square().mean());
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        // The first life ends with this checkpoint, before the end of its second epoch.
+        if (life == 0 && epoch == 1) {
+          accelerator.save_state();
+          break;
+        }
+      }
+      EXPECT_EQ(epochs, life == 0 ? (std::vector<std::int64_t>{0, 1}) : (std::vector<std::int64_t>{1, 2}));
+      EXPECT_EQ(accelerator.updates(), life == 0 ? 6 : 9);
+      if (life == 0) continue;
+      // A second call goes on from here instead of going back.
+      for (auto epoch : accelerator.epochs(4)) EXPECT_EQ(epoch, 3);
+      accelerator.end_training();
+    }
+  });
+}
+
+TEST(Resume, LetsAnEvaluationSeeAllOfItsDataWhenToldToStop) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.project = {.dir = folder.path()}, .progress = false});
+    Mlp net(8, 16, 3);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    data::Loader batches(data::tensors(at::ones({400, 8})), {.batch_size = 4});
+    data::Loader tests(data::tensors(at::arange(30, at::kFloat)), {.batch_size = 4});
+    auto [model, optimizer, loader, evaluation] = accelerator.prepare(net, sgd, batches, tests);
+    std::int64_t updates = 0;
+    for (auto epoch : accelerator.epochs(3)) {
+      EXPECT_EQ(epoch, 0);
+      for (auto& x : loader) {
+        accelerator.backward(model(x).square().mean());
+        optimizer.step();
+        optimizer.zero_grad();
+        if (++updates == 5 && rank.index() == 1) ::raise(SIGTERM);
+      }
+      double sum = 0;
+      for (auto& x : evaluation) sum += accelerator.gather_for_metrics(x).sum().item<double>();
+      EXPECT_EQ(sum, 29 * 30 / 2);
+    }
+    EXPECT_TRUE(accelerator.interrupted());
+    EXPECT_LT(updates, 50);
+  });
+}
+
 TEST(Resume, SavesAtTheNextUpdateWhenToldToStop) {
   for (const int processes : {1, 2}) {
     const TemporaryFolder whole;

@@ -30,10 +30,9 @@ struct LoaderState {
 class LoaderObserver {
  public:
   virtual ~LoaderObserver() = default;
-  /// A loop begins; no batch has been made for it yet.
-  virtual void on_pass_begin(LoaderBase& loader) = 0;
-  /// The next batch is about to be given to the loop.
-  virtual void on_batch_begin(LoaderBase& loader) = 0;
+  /// A loop begins; no batch has been made for it yet. False ends the pass before its first batch; the next
+  /// pass begins where this one would have.
+  virtual bool on_pass_begin(LoaderBase& loader) = 0;
   /// The loop is done with its batch, and the next is not yet fetched. False ends the pass here; the next
   /// pass then goes on after this batch.
   virtual bool on_batch_end(LoaderBase& loader) = 0;

@@ -24,6 +24,9 @@ struct ProjectOptions {
   std::int64_t checkpoint_every = 0;
   /// Keep only the newest so many checkpoints; unset: all.
   std::optional<std::size_t> total_limit = std::nullopt;
+  /// `epochs` begins by restoring the newest checkpoint of a run in this folder that did not finish, as
+  /// `load_state_if_any` does.
+  bool resume = false;
 };
 
 /// How the gradients of an accumulation window that the end of the data cuts short are weighted.
@@ -45,7 +48,7 @@ struct AcceleratorOptions {
   std::optional<Precision> mixed_precision = std::nullopt;
   /// Micro-batches whose gradients make one optimizer update.
   std::int64_t gradient_accumulation_steps = 1;
-  /// Trackers: "tensorboard", "jsonl".
+  /// Trackers: "tensorboard", "jsonl". Empty: both, where there is a project folder; {"none"}: no tracker.
   std::vector<std::string> log_with = {};
   ProjectOptions project = {};
   /// Use the CPU though the machine has an accelerator. The launcher's --cpu does the same.
