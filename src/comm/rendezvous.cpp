@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <optional>
@@ -112,7 +112,7 @@ void await_listener(const std::string& address, int port, int rank, milliseconds
   }
 }
 
-std::string text_of(const std::vector<std::uint8_t>& bytes) {
+std::string string_of(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
@@ -135,7 +135,7 @@ std::vector<std::string> exchange(c10d::Store& store, const char* what, int rank
                                   const std::string& mine) {
   set(store, key(what, rank), mine);
   std::vector<std::string> all;
-  for (const auto& value : store.multiGet(keys(what, size))) all.push_back(text_of(value));
+  for (const auto& value : store.multiGet(keys(what, size))) all.push_back(string_of(value));
   return all;
 }
 
@@ -202,7 +202,9 @@ bool is_time_out(const std::exception& error) {
   return text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const config::Process& process, milliseconds timeout) {
+namespace {
+
+c10::intrusive_ptr<c10d::Store> connect_to_store(const config::Process& process, milliseconds timeout) {
   const bool one_machine = process.world_size == process.local_world_size;
   std::string address = process.main_address;
   c10d::TCPStoreOptions options;
@@ -222,17 +224,34 @@ c10::intrusive_ptr<c10d::Store> open_store(const config::Process& process, milli
     const SilentC10d silent;
     std::optional<WithoutNameServers> without_name_servers;
     if (is_loopback(address)) without_name_servers.emplace();
-    auto store = c10::make_intrusive<c10d::TCPStore>(address, options);
-    if (!process.agent_store) return store;
-    // The launcher's store serves every group that the ranks make one after another.
-    static std::atomic<int> groups = 0;
-    return c10::make_intrusive<c10d::PrefixStore>(concat("hasten/", groups++), store);
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
   } catch (const std::exception& error) {
     fail(is_time_out(error) ? ErrorCode::kTimeout : ErrorCode::kUnavailable, kName, "rank ", process.rank,
          options.isServer ? " could not serve the store" : " could not reach the store of rank 0", " at ",
          address, ":", options.port, ": ", text_of(error),
          ". Check that rank 0 runs and that the address and port are right.");
   }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const config::Process& process, milliseconds timeout) {
+  // One store serves all groups that the ranks make one after another: the socket that rank 0 has from its
+  // launcher can be used once. It stays until the process ends, since other ranks may still ask it.
+  struct Opened {
+    config::Process process;
+    c10::intrusive_ptr<c10d::Store> store;
+    int groups = 0;
+  };
+  static std::mutex mutex;
+  static auto* const kOpened = new Opened;
+  const std::lock_guard lock(mutex);
+  if (kOpened->store == nullptr || kOpened->process != process)
+    *kOpened = {.process = process, .store = connect_to_store(process, timeout)};
+  kOpened->store->setTimeout(timeout);
+  // A launcher that restarts ranks keeps its store, with what the ranks before them wrote.
+  return c10::make_intrusive<c10d::PrefixStore>(concat("hasten/", process.attempt, "/", kOpened->groups++),
+                                                kOpened->store);
 }
 
 void await_all_ranks(c10d::Store& store, int rank, int size, milliseconds timeout) {
@@ -302,7 +321,7 @@ Sharing share_memory(c10d::Store& store, int rank, int size) {
       sharing.most_bytes = most_bytes_through_memory(size);
       set(store, "hasten/segment", concat(sharing.most_bytes, " ", sharing.segment->ticket()));
     } else {
-      const std::string text = text_of(store.get("hasten/segment"));
+      const std::string text = string_of(store.get("hasten/segment"));
       const std::size_t space = std::min(text.find(' '), text.size());
       sharing.segment = SharedSegment::attach(rank, text.substr(space));
       sharing.most_bytes = std::stoll(text);

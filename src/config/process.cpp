@@ -97,6 +97,7 @@ std::optional<Process> from_contract() {
   Process process{.rank = *rank, .world_size = *world_size};
   process.source = torchrun ? "torchrun" : "RANK and WORLD_SIZE";
   process.agent_store = environment::get_flag("TORCHELASTIC_USE_AGENT_STORE").value_or(false);
+  process.attempt = get_count("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
   process.main_address = environment::get("MASTER_ADDR").value_or("");
   process.main_port = static_cast<int>(environment::get_integer("MASTER_PORT", 1, 65535).value_or(0));
   require(process.world_size == 1 || (!process.main_address.empty() && process.main_port != 0),
@@ -199,6 +200,7 @@ std::vector<Variable> environment_of(const Process& process) {
       {"MASTER_PORT", std::to_string(process.main_port)},
       {kStoreVariable, value_if(process.store_descriptor >= 0, std::to_string(process.store_descriptor))},
       {"TORCHELASTIC_USE_AGENT_STORE", value_if(process.agent_store, "True")},
+      {"TORCHELASTIC_RESTART_COUNT", value_if(process.attempt > 0, std::to_string(process.attempt))},
       {"TORCHELASTIC_RUN_ID", std::nullopt},
   };
 }

@@ -194,6 +194,24 @@ bool give_up_layout(ModelRecord& record, const std::exception& error) {
   return true;
 }
 
+void fail_forward(const ModelRecord& record, const c10::Error& error, const std::vector<at::Tensor>& inputs) {
+  const bool blameless = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                         dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  if (blameless) throw;
+  std::string given;
+  for (const at::Tensor& input : inputs) {
+    if (!given.empty()) given += ", ";
+    given += input.defined() ? concat(input.scalar_type(), " ", input.sizes(), " on ", input.device())
+                             : "an undefined tensor";
+  }
+  std::string_view reason = error.what_without_backtrace();
+  while (reason.ends_with('.') || reason.ends_with('\n')) reason.remove_suffix(1);
+  const at::Device device = record.run->device;
+  fail(ErrorCode::kMismatch, "forward", reason, ". The model is on ", device, " and was given ",
+       given.empty() ? "no tensor" : given,
+       ". Give it inputs of the shape and type that its layers take, on accelerator.device().");
+}
+
 ForwardScope::ForwardScope(ModelRecord& record)
     : precision_(record.run->precision), autocast_(record.run->device.type(), precision_) {
   record.replica->before_forward();

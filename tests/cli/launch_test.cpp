@@ -17,6 +17,7 @@ using test::ChildProcess;
 using test::states_of;
 using test::TemporaryFolder;
 using test::wait_until;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -520,6 +521,37 @@ TEST(CommandLine, ShowsTheEnvironmentAndWhatIsWrongInIt) {
   EXPECT_EQ(bad.finish(), 0);
   EXPECT_THAT(bad.out(), HasSubstr("rank 5 of 2"));
 }
+
+#ifdef HASTEN_FASHION
+// The example that the demo runs, with data that is not what it should be.
+class BadData : public testing::Test {
+ protected:
+  /// What the program says when two ranks of it are started in an empty folder.
+  std::string run(const std::filesystem::path& data) {
+    const TemporaryFolder folder;
+    ChildProcess child({"sh", "-c", "cd \"$0\" && exec \"$@\"", folder.path().string(), HASTEN_CLI, "launch",
+                        "--num-processes", "2", HASTEN_FASHION, data.string()});
+    EXPECT_EQ(child.finish(), 1);
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "files were left";
+    EXPECT_THAT(child.error(), Not(HasSubstr("frame #")));
+    return child.error();
+  }
+};
+
+TEST_F(BadData, ThatIsMissingIsNamedWithARemedy) {
+  EXPECT_THAT(run("/no/such/folder"),
+              AllOf(HasSubstr("/no/such/folder"), HasSubstr("dataset-fashion-mnist")));
+}
+
+TEST_F(BadData, ThatIsCutIsNamed) {
+  const TemporaryFolder data;
+  for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
+                           "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"})
+    std::filesystem::copy(std::filesystem::path("/usr/share/datasets/fashion-mnist") / name, data / name);
+  std::filesystem::resize_file(data / "train-labels-idx1-ubyte.gz", 5000);
+  EXPECT_THAT(run(data.path()), HasSubstr((data / "train-labels-idx1-ubyte.gz").string()));
+}
+#endif
 
 // LibTorch's start-up alone takes longer than this program may.
 TEST(CommandLine, NeedsNoLibTorch) {

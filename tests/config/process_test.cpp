@@ -100,7 +100,10 @@ TEST(ProcessFromEnvironment, ReadsTheContractOfTorchrun) {
                    .main_port = 29500};
   EXPECT_EQ(read(kTorchrun), expected);
   expected.agent_store = true;
-  EXPECT_EQ(read(kTorchrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), expected);
+  expected.attempt = 2;
+  EXPECT_EQ(read(kTorchrun +
+                 Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
+            expected);
 }
 
 TEST(ProcessFromEnvironment, NeedsNoMeetingPlaceForOneProcess) {
@@ -125,7 +128,8 @@ TEST(ProcessFromEnvironment, ReadsBackWhatItWrites) {
                           .local_world_size = 3,
                           .main_address = "127.0.0.1",
                           .main_port = 4321,
-                          .agent_store = agent_store};
+                          .agent_store = agent_store,
+                          .attempt = agent_store ? 1 : 0};
     Variables variables;
     for (const auto& [name, value] : config::environment_of(process)) {
       if (value) variables[name] = *value;
@@ -136,8 +140,7 @@ TEST(ProcessFromEnvironment, ReadsBackWhatItWrites) {
 
 TEST(ProcessFromEnvironment, UnsetsWhatAnOuterLauncherLeft) {
   for (const auto& [name, value] : config::environment_of(Process{.rank = 1, .world_size = 2})) {
-    const bool left =
-        name == "HASTEN_STORE_FD" || name == "TORCHELASTIC_USE_AGENT_STORE" || name == "TORCHELASTIC_RUN_ID";
+    const bool left = name == "HASTEN_STORE_FD" || name.starts_with("TORCHELASTIC_");
     EXPECT_EQ(value.has_value(), !left) << name;
   }
 }

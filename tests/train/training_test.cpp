@@ -499,6 +499,19 @@ TEST(Prepare, NamesWhatCannotBePrepared) {
   });
 }
 
+TEST(Accelerator, CanBeMadeAgainInTheSameProcess) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    for (int life = 0; life < 3; ++life) {
+      Accelerator accelerator({.progress = false});
+      Accelerator beside({.progress = false});
+      const at::Tensor mine = at::full({2}, rank.index() + 1.0);
+      EXPECT_EQ(accelerator.reduce(mine).sum().item<double>(), 6);
+      EXPECT_EQ(beside.gather(mine).sum().item<double>(), 6);
+    }
+  });
+}
+
 TEST(Prepare, GivesTheSameRecordForTheSameThing) {
   run_ranks(1, [](Rank& rank) {
     test::join(rank);

@@ -19,6 +19,7 @@ struct Process {
   int store_descriptor =
       -1;                    ///< rank 0 only: the listening loopback socket the launcher opened for the store
   bool agent_store = false;  ///< the launcher itself serves the store (torchrun); every rank only connects
+  int attempt = 0;           ///< how often the launcher has restarted the ranks (torchrun)
   std::string source{};      ///< what these values were read from, for messages
 
   bool operator==(const Process&) const = default;
@@ -29,8 +30,8 @@ struct Process {
 /// 1. RANK and WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `hasten launch` and
 /// torchrun set
 ///    them. Without the two LOCAL_ variables, all ranks are taken to be on one machine if MASTER_ADDR is
-///    loopback, and each on a machine of its own otherwise. HASTEN_STORE_FD and TORCHELASTIC_USE_AGENT_STORE
-///    are read too.
+///    loopback, and each on a machine of its own otherwise. HASTEN_STORE_FD, TORCHELASTIC_USE_AGENT_STORE
+///    and TORCHELASTIC_RESTART_COUNT are read too.
 /// 2. OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, as OpenMPI's mpirun sets them.
 /// 3. SLURM_PROCID and its kin inside a job step, as srun sets them. A batch script is no step, and runs
 /// alone.

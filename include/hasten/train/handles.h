@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <hasten/train/records.h>
 #include <hasten/tree/tree.h>
@@ -22,14 +23,21 @@ class PreparedModel {
       : module_(std::move(module)), record_(std::move(record)) {}
 
   /// The module's `forward`, with any arguments and its default ones. In mixed precision its outputs come
-  /// back in fp32.
+  /// back in fp32. Throws `kMismatch`, with the shapes and devices of the arguments, when LibTorch refuses
+  /// them.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
-    // Arguments are lent where forward takes them so: the first pass may have to be repeated.
-    if constexpr (requires(Module& module) { module.forward(arguments...); }) {
-      return run([&](Module& module) { return module.forward(arguments...); });
-    } else {
-      return run([&](Module& module) { return module.forward(std::forward<Arguments>(arguments)...); });
+    try {
+      // Arguments are lent where forward takes them so: the first pass may have to be repeated.
+      if constexpr (requires(Module& module) { module.forward(arguments...); }) {
+        return run([&](Module& module) { return module.forward(arguments...); });
+      } else {
+        return run([&](Module& module) { return module.forward(std::forward<Arguments>(arguments)...); });
+      }
+    } catch (const c10::Error& error) {
+      std::vector<at::Tensor> inputs;
+      (note_input(inputs, arguments), ...);
+      detail::fail_forward(*record_, error, inputs);
     }
   }
 
@@ -53,6 +61,11 @@ class PreparedModel {
   [[nodiscard]] const std::shared_ptr<detail::ModelRecord>& record() const noexcept { return record_; }
 
  private:
+  template <class Argument>
+  static void note_input(std::vector<at::Tensor>& inputs, const Argument& argument) {
+    if constexpr (std::is_convertible_v<const Argument&, const at::Tensor&>) inputs.push_back(argument);
+  }
+
   template <class F>
   auto run_once(F& f) const {
     using Output = std::invoke_result_t<F&, Module&>;

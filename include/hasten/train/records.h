@@ -3,8 +3,10 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include <hasten/data/loader_base.h>
 #include <hasten/precision/autocast.h>
@@ -65,6 +67,12 @@ class LayoutTrial {
 /// Whether the layout was the reason of a failed pass. If so the model is laid out as it was built, and its
 /// buffers and the random state are those from before the pass, so that it can be run again.
 [[nodiscard]] bool give_up_layout(ModelRecord& record, const std::exception& error);
+
+/// Throws what LibTorch said of a forward pass as an `Error` of code `kMismatch` that names the inputs,
+/// without the list of stack frames; rethrows what is no fault of the inputs: memory that ran out, a lost
+/// rank.
+[[noreturn]] void fail_forward(const ModelRecord& record, const c10::Error& error,
+                               const std::vector<at::Tensor>& inputs);
 
 void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, at::Tensor* loss);
 void zero_grad(OptimizerRecord& record);
