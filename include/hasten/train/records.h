@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 
 #include <hasten/data/loader_base.h>
 #include <hasten/precision/autocast.h>
