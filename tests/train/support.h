@@ -1,19 +1,36 @@
 #pragma once
 
 #include <cstdlib>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <hasten/device/device.h>
 #include <hasten/hasten.h>
 
 #include "support/ranks.h"
 
 namespace hasten::test {
 
+/// How many accelerators this machine has for this build. A child asks: a process that has asked CUDA can
+/// fork none that uses it.
+inline int accelerators() {
+  static const int kCount = [] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(device::backends().front()->count());
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  }();
+  return kCount;
+}
+
 /// Makes this forked process one of a run, as a launcher does it: through the environment.
-inline void join(const Rank& rank, std::size_t store = 0) {
+inline void join(const Rank& rank, std::size_t store = 0, bool cpu = true) {
+  ::setenv("HASTEN_CPU", cpu ? "1" : "0", 1);
   for (const auto& variable : config::environment_of(rank.process(store))) {
     if (variable.value) {
       ::setenv(variable.name.c_str(), variable.value->c_str(), 1);

@@ -1,15 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
 
 #include <hasten/base/files.h>
 
@@ -63,82 +61,6 @@ TEST(Training, OneProcessAndTwoGiveTheSameWeights) {
   const auto* a = reinterpret_cast<const float*>(alone[0].data());
   const auto* b = reinterpret_cast<const float*>(both[0].data());
   for (std::size_t i = 0; i < alone[0].size() / sizeof(float); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
-}
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const nlohmann::json& recorded,
-                                                        const std::vector<at::Tensor>& parameters) {
-  const std::string kind = recorded.at("optimizer");
-  const auto& o = recorded.at("options");
-  const auto number = [&](const char* key, double otherwise) { return o.value(key, otherwise); };
-  if (kind == "sgd")
-    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(number("lr", 0))
-                                                               .momentum(number("momentum", 0))
-                                                               .weight_decay(number("weight_decay", 0))
-                                                               .nesterov(o.value("nesterov", false)));
-  if (kind == "adam")
-    return std::make_unique<torch::optim::Adam>(
-        parameters,
-        torch::optim::AdamOptions(number("lr", 0))
-            .betas(std::make_tuple(o.at("betas")[0].get<double>(), o.at("betas")[1].get<double>()))
-            .weight_decay(number("weight_decay", 0)));
-  if (kind == "adamw")
-    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(number("lr", 0))
-                                                                 .weight_decay(number("weight_decay", 0))
-                                                                 .amsgrad(o.value("amsgrad", false)));
-  if (kind == "adagrad")
-    return std::make_unique<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(number("lr", 0)));
-  return std::make_unique<torch::optim::RMSprop>(parameters, torch::optim::RMSpropOptions(number("lr", 0))
-                                                                 .alpha(number("alpha", 0))
-                                                                 .momentum(number("momentum", 0))
-                                                                 .centered(o.value("centered", false)));
-}
-
-void expect_close(double value, double expected, const std::string& what) {
-  EXPECT_LE(std::abs(value - expected), 1e-10 * std::max(1.0, std::abs(expected))) << what;
-}
-
-/// One of the recorded runs of Accelerate and PyTorch, through the Accelerator; see
-/// golden/optim/trajectories.json.
-void follow(const nlohmann::json& recorded) {
-  const std::string what =
-      recorded.at("optimizer").get<std::string>() + " " + recorded.at("accumulation_steps").dump();
-  const bool divides_by_all = !recorded.at("divide_by_window").get<bool>();
-  Accelerator accelerator({.gradient_accumulation_steps = recorded.at("accumulation_steps"),
-                           .short_window = divides_by_all ? ShortWindow::kDivideByAll : ShortWindow::kMean,
-                           .progress = false});
-  Mlp net(8, 16, 3);
-  net->to(at::kDouble);
-  const auto optimizer_of = make_optimizer(recorded, net->parameters());
-  data::Loader train(data::tensors(test::wave({50, 8}, 1.0, 0.5), at::arange(50) % 3), {.batch_size = 8});
-  auto [model, optimizer, loader] = accelerator.prepare(net, *optimizer_of, train);
-  std::size_t batch = 0;
-  std::size_t update = 0;
-  for (auto epoch : accelerator.epochs(3)) {
-    static_cast<void>(epoch);
-    for (auto& [x, y] : loader) {
-      auto window = accelerator.accumulate(model);
-      const auto loss = cross_entropy(model(x), y);
-      accelerator.backward(loss);
-      if (!recorded.at("max_norm").is_null() && accelerator.sync_gradients())
-        expect_close(accelerator.clip_grad_norm_(model, recorded.at("max_norm")).item<double>(),
-                     recorded.at("gradient_norms").at(update++), what + " norm");
-      optimizer.step();
-      optimizer.zero_grad();
-      expect_close(loss.item<double>(), recorded.at("losses").at(batch++), what + " loss");
-    }
-  }
-  EXPECT_EQ(batch, recorded.at("losses").size());
-  for (int i = 0; i < 3; ++i)
-    expect_close(net->fc2->bias[i].item<double>(), recorded.at("final_fc2_bias").at(i), what + " bias");
-}
-
-TEST(Training, FollowsEveryRecordedTrajectory) {
-  run_ranks(1, [](Rank& rank) {
-    test::join(rank);
-    const auto golden = nlohmann::json::parse(files::read(HASTEN_GOLDEN_DIR "/optim/trajectories.json"));
-    ASSERT_EQ(golden.at("cases").size(), 30U);
-    for (const auto& recorded : golden.at("cases")) follow(recorded);
-  });
 }
 
 // w = 0, loss = w x for x = 1..5, SGD with lr 1 and windows of two.
@@ -337,67 +259,6 @@ TEST(Training, ChoosesALayoutThatTheModelCanWorkWith) {
   }
 }
 
-TEST(Training, ComputesInTheAskedPrecisionAndReturnsFp32) {
-  for (const Precision precision : {Precision::kNo, Precision::kBf16, Precision::kFp16}) {
-    run_ranks(2, [precision](Rank& rank) {
-      test::join(rank);
-      Accelerator accelerator({.mixed_precision = precision, .progress = false});
-      struct SpyImpl : torch::nn::Module {
-        SpyImpl() : fc(register_module("fc", torch::nn::Linear(4, 2))) {}
-        std::pair<at::Tensor, std::string> forward(const at::Tensor& x) {
-          at::Tensor y = fc(x);
-          seen = y.scalar_type();
-          return {y, "label"};
-        }
-        torch::nn::Linear fc;
-        at::ScalarType seen = at::kFloat;
-      };
-      auto net = std::make_shared<SpyImpl>();
-      auto model = accelerator.prepare(net);
-      const auto [output, label] = model(at::ones({3, 4}));
-      EXPECT_EQ(output.scalar_type(), at::kFloat);
-      EXPECT_EQ(label, "label");
-      EXPECT_EQ(net->seen, precision == Precision::kNo     ? at::kFloat
-                           : precision == Precision::kBf16 ? at::kBFloat16
-                                                           : at::kHalf);
-      accelerator.backward(output.square().mean());
-      EXPECT_EQ(net->fc->weight.grad().scalar_type(), at::kFloat);
-    });
-  }
-}
-
-TEST(Training, LeavesOutAnUpdateThatOverflowed) {
-  run_ranks(2, [](Rank& rank) {
-    test::join(rank);
-    Accelerator accelerator({.mixed_precision = Precision::kFp16, .progress = false});
-    auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
-    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
-    optim::Lambda halving(sgd, [](std::int64_t t) { return std::pow(0.5, t); });
-    auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, halving);
-    const auto lr = [&] { return sgd.param_groups()[0].options().get_lr(); };
-    const auto step = [&, &model = model, &optimizer = optimizer, &scheduler = scheduler](double factor) {
-      accelerator.backward(model(at::ones({1, 1})).sum() * factor);
-      const double norm = accelerator.clip_grad_norm_(model, 1e9).item<double>();
-      optimizer.step();
-      scheduler.step();
-      optimizer.zero_grad();
-      return norm;
-    };
-    const double before = net->weight.item<double>();
-    // Only rank 1's gradient overflows, yet both leave the update out.
-    step(rank.index() == 1 ? std::numeric_limits<double>::infinity() : 1.0);
-    EXPECT_TRUE(optimizer.step_was_skipped());
-    EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
-    EXPECT_EQ(net->weight.item<double>(), before);
-    EXPECT_EQ(lr(), 0.5);
-    EXPECT_EQ(accelerator.updates(), 0);
-    EXPECT_EQ(step(1.0), 1.0) << "the norm is that of the true gradients";
-    EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
-    EXPECT_NEAR(before - net->weight.item<double>(), 0.5, 1e-6);
-    EXPECT_EQ(lr(), 0.25);
-  });
-}
-
 TEST(Training, ClipsGradients) {
   run_ranks(1, [](Rank& rank) {
     test::join(rank);
@@ -441,6 +302,59 @@ TEST(Training, CountsEachSampleOnceInAnEvaluation) {
       EXPECT_TRUE(at::cat(seen).equal(at::arange(c.expected))) << c.samples << " by " << c.batch_size;
     });
   }
+}
+
+/// The ids that this rank's loop over a prepared loader is given, batch by batch.
+std::vector<std::vector<std::int64_t>> batches_of(Accelerator& accelerator, std::int64_t count,
+                                                  const data::LoaderOptions& options,
+                                                  std::int64_t epoch = 0) {
+  data::Loader ids(data::tensors(at::arange(count)), options);
+  auto loader = accelerator.prepare(ids);
+  loader->set_epoch(epoch);
+  std::vector<std::vector<std::int64_t>> batches;
+  for (auto& batch : loader)
+    batches.emplace_back(batch.template const_data_ptr<std::int64_t>(),
+                         batch.template const_data_ptr<std::int64_t>() + batch.numel());
+  EXPECT_EQ(static_cast<std::int64_t>(batches.size()), loader->size()) << "as many batches as were announced";
+  return batches;
+}
+
+TEST(Training, DividesEachEpochAmongRanksInItsOwnOrder) {
+  using Ids = std::vector<std::vector<std::int64_t>>;
+  std::vector<std::vector<std::string>> reports;
+  for (int life = 0; life < 2; ++life)
+    reports.push_back(run_ranks(2, [](Rank& rank) {
+      test::join(rank);
+      Accelerator accelerator({.progress = false});
+      std::string orders;
+      for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+        std::set<std::int64_t> seen;
+        std::string order;
+        for (const auto& batch :
+             batches_of(accelerator, 8, {.batch_size = 1, .shuffle = true, .seed = 7}, epoch)) {
+          const at::Tensor both = accelerator.gather(at::tensor(batch));
+          for (std::int64_t i = 0; i < 2; ++i) {
+            seen.insert(both[i].item<std::int64_t>());
+            order += std::to_string(both[i].item<std::int64_t>()) + " ";
+          }
+        }
+        EXPECT_EQ(seen.size(), 8U) << "each id on one rank";
+        orders += order + "\n";
+      }
+      rank.report(orders);
+      // What is announced is what comes, also where steps are divided and the ends are uneven.
+      EXPECT_EQ(batches_of(accelerator, 3, {.batch_size = 2, .split_batches = true, .even_batches = false}),
+                rank.index() == 0 ? (Ids{{0}, {2}}) : (Ids{{1}}));
+      const auto even = batches_of(accelerator, 100, {.batch_size = 10, .split_batches = true});
+      EXPECT_EQ(even.size(), 10U);
+      for (const auto& batch : even) EXPECT_EQ(batch.size(), 5U);
+    }));
+  EXPECT_EQ(reports[0], reports[1]) << "the same seed and epoch give the same order in another process";
+  EXPECT_EQ(reports[0][0], reports[0][1]);
+  std::istringstream lines(reports[0][0]);
+  std::set<std::string> different;
+  for (std::string line; std::getline(lines, line);) different.insert(line);
+  EXPECT_EQ(different.size(), 3U) << "each epoch has an order of its own";
 }
 
 TEST(Training, CombinesNestedBatchesOverRanks) {
