@@ -14,6 +14,10 @@ export NINJA_STATUS = [%f/%t, %es] $(empty)
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 
+# $(call compile,TARGETS): builds them, or all.
+SHELL := /bin/bash
+compile = set -o pipefail; cmake --build $(BUILD) --parallel $(JOBS) $(addprefix --target ,$(1)) | tools/progress
+
 .DEFAULT_GOAL := build
 .PHONY: help setup configure build demo test soak bench format lint cuda-check clean
 
@@ -27,10 +31,10 @@ configure: setup
 	@[ -f $(BUILD)/build.ninja ] || cmake --preset $(PRESET) --log-level=NOTICE >/dev/null
 
 build: configure ## build everything (PRESET=release, dev, asan, tsan, cuda)
-	@cmake --build $(BUILD) --parallel $(JOBS)
+	@$(call compile)
 
 demo: configure ## train a ResNet-20 on Fashion-MNIST with two processes; again: go on where it stopped
-	@cmake --build $(BUILD) --parallel $(JOBS) --target hasten_cli fashion
+	@$(call compile,hasten_cli fashion)
 	@# Ctrl-C is the launcher's to handle: it saves and exits with 130, which is no fault of make's.
 	@trap : INT; $(BUILD)/bin/hasten launch --num-processes 2 $(BUILD)/bin/fashion $(FASHION) || [ $$? -eq 130 ]
 
@@ -44,7 +48,7 @@ soak: build ## run the tests ROUNDS times (20), or those that match ONLY, until 
 bench: configure ## compare with Accelerate (ONLY=mlp,ddp_mlp,launch_latency,resnet); installs it into .setup/peers
 	@tools/setup peers
 	@cmake --preset $(PRESET) --log-level=NOTICE -D HASTEN_BENCHMARKS=ON >/dev/null
-	@cmake --build $(BUILD) --parallel $(JOBS) --target hasten_cli benchmarks
+	@$(call compile,hasten_cli benchmarks)
 	@benchmarks/run.py --build $(BUILD) --peers .setup/peers/bin/python $(subst $(comma), ,$(ONLY)) >$(BUILD)/bench.jsonl
 	@echo "The same as lines of JSON: $(BUILD)/bench.jsonl"
 
@@ -61,7 +65,7 @@ lint: configure ## check the format, the layers and the names
 cuda-check: setup ## compile and link everything for CUDA; installs a 5 GB wheel, needs no GPU
 	@tools/setup cuda
 	@cmake --preset cuda --log-level=NOTICE -D CMAKE_PREFIX_PATH="$$(echo $(CURDIR)/.venv-cuda/lib/python3*/site-packages)" >/dev/null
-	@cmake --build build/cuda --parallel $(JOBS)
+	@$(MAKE) --no-print-directory build PRESET=cuda
 
 clean: ## remove what was built; keeps what was installed
 	@rm -rf build
