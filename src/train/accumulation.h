@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include <hasten/base/error.h>
 #include <hasten/train/options.h>
@@ -55,6 +57,52 @@ class Accumulation {
   bool complete_ = true;
   std::int64_t divisor_ = 1;
   double earlier_factor_ = 1.0;
+};
+
+/// Weighs losses that are sums over items, whose number over all micro-batches and ranks is known only when a
+/// window ends. Until then each loss has the weight that would have been right for the window before, the
+/// same on all ranks, which keeps gradients at their usual size; then all gradients are multiplied by what is
+/// missing.
+class ItemMean {
+ public:
+  /// A backward pass over so many items begins, or one that counts none.
+  void add(std::optional<std::int64_t> items) {
+    require(!items || *items >= 0, ErrorCode::kInvalidArgument, "backward", "the number of items is ",
+            items.value_or(0), ", but must not be negative.");
+    require(
+        !counts_ || *counts_ == items.has_value(), ErrorCode::kInvalidArgument, "backward",
+        "some backward passes of this window tell their items and some do not. Give BackwardOptions::items "
+        "in all of them or in none.");
+    counts_ = items.has_value();
+    items_ += items.value_or(0);
+  }
+  /// The weight of each item's loss in the backward pass.
+  [[nodiscard]] double weight() const noexcept { return weight_; }
+  /// What this rank's backward passes of the window are over.
+  [[nodiscard]] std::int64_t items() const noexcept { return items_; }
+  /// What undoes the last `settle` of this window, before a further backward pass.
+  [[nodiscard]] double undo() noexcept { return 1 / std::exchange(applied_, 1.0); }
+  /// What the gradients, reduced to the mean of `ranks`, are to be multiplied by when all ranks together have
+  /// had `total` items. Without any the sum is zero, and stays it.
+  [[nodiscard]] double settle(std::int64_t total, int ranks) noexcept {
+    if (total == 0) return 1;
+    next_weight_ = static_cast<double>(ranks) / static_cast<double>(total);
+    return applied_ = next_weight_ / weight_;
+  }
+  /// The optimizer has stepped: the next backward pass begins anew.
+  void finish() noexcept {
+    counts_.reset();
+    items_ = 0;
+    applied_ = 1;
+    weight_ = next_weight_;
+  }
+
+ private:
+  std::optional<bool> counts_;
+  std::int64_t items_ = 0;
+  double weight_ = 1;
+  double next_weight_ = 1;
+  double applied_ = 1;
 };
 
 }  // namespace hasten::detail

@@ -149,6 +149,7 @@ class Run : public std::enable_shared_from_this<Run> {
   bool has_models = false;  // one was prepared at some time
 
   Accumulation accumulation;
+  ItemMean item_mean;
   int no_sync_scopes = 0;
   double backward_scale = 1.0;  // the loss scale that the present gradients carry
   bool scaler_updated = true;   // since the last backward

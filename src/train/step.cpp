@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <hasten/base/error.h>
 #include <hasten/device/device.h>
@@ -11,19 +12,17 @@ namespace hasten {
 namespace detail {
 namespace {
 
-/// Brings the gradients of earlier micro-batches to the weight that a window cut short gives them.
-void reweight_earlier_gradients(Run& run) {
-  const double factor = run.accumulation.take_earlier_factor();
+/// Multiplies the gradients that all models hold.
+void multiply_gradients(Run& run, double factor) {
   if (factor == 1.0) return;
   run.models.for_each([&](const ModelRecord& model) {
     parallel::multiply_(parallel::gradients_of(model.parameters.trainable()), factor);
   });
 }
 
-/// What the gradient of a loss starts from: 1/k of the window, times the loss scale. Undefined where that
-/// is 1.
-at::Tensor loss_weight(Run& run, const at::Tensor& loss) {
-  const double share = 1.0 / static_cast<double>(run.accumulation.divisor());
+/// What the gradient of a loss starts from: its share of the window, times the loss scale. Undefined where
+/// that is 1.
+at::Tensor loss_weight(const Run& run, const at::Tensor& loss, double share) {
   const double weight = run.scaler ? run.backward_scale * share : share;
   if (weight == 1.0) return {};
   return at::full({}, weight, loss.options()).expand(loss.sizes());
@@ -64,19 +63,25 @@ void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, a
     run.unscale_gradients();
     record.skipped = run.strategy->any_nonfinite(record.found_nonfinite);
     update_scaler(run, record.skipped);
-    if (record.skipped) return;
+    if (record.skipped) {
+      run.item_mean.finish();
+      return;
+    }
   }
   if (closure != nullptr) {
     *loss = record.stepper->step(*closure);
   } else {
     record.stepper->step();
   }
+  run.item_mean.finish();
   device::backend(run.device).step_boundary();
   run.updates = std::max(run.updates, ++record.updates);
 }
 
 void zero_grad(OptimizerRecord& record) {
-  if (record.run->accumulation.complete()) record.stepper->zero_grad();
+  if (!record.run->accumulation.complete()) return;
+  record.stepper->zero_grad();
+  record.run->item_mean.finish();  // also where the update was left out by the program
 }
 
 bool step_was_skipped(const OptimizerRecord& record) {
@@ -98,7 +103,7 @@ void step(SchedulerRecord& record) {
 
 }  // namespace detail
 
-void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) {
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
   detail::Run& run = *run_;
   require(loss.defined() && loss.requires_grad(), ErrorCode::kInvalidArgument, "backward",
           "the loss does not depend on any parameter that requires a gradient. Compute it from a prepared "
@@ -112,9 +117,20 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
     run.scaler_saw_nonfinite = false;
     run.optimizers.for_each([](detail::OptimizerRecord& record) { record.unscaled = false; });
   }
-  detail::reweight_earlier_gradients(run);
   const bool synchronize = run.accumulation.complete() && run.no_sync_scopes == 0;
-  run.strategy->backward(loss, detail::loss_weight(run, loss), synchronize, options);
+  run.item_mean.add(options.items);
+  // The gradients of earlier micro-batches are brought to the weight that the window gives them.
+  const double of_short_window = run.accumulation.take_earlier_factor();
+  const double share =
+      options.items ? run.item_mean.weight() : 1.0 / static_cast<double>(run.accumulation.divisor());
+  detail::multiply_gradients(run, options.items ? run.item_mean.undo() : of_short_window);
+  run.strategy->backward(loss, detail::loss_weight(run, loss, share), synchronize,
+                         {.retain_graph = options.retain_graph, .create_graph = options.create_graph});
+  if (options.items && synchronize) {
+    const at::Tensor all =
+        run.group->all_reduce(at::tensor({run.item_mean.items()}, at::kLong), comm::ReduceOp::kSum);
+    detail::multiply_gradients(run, run.item_mean.settle(all.item<std::int64_t>(), run.process.world_size));
+  }
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,

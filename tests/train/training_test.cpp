@@ -93,6 +93,93 @@ TEST(Training, WeightsAShortWindowAsItIsTold) {
   });
 }
 
+/// loss = w * x summed over a micro-batch's items, so that w's gradient is the mean of all items of a window.
+struct Scalar {
+  struct Net : torch::nn::Module {
+    Net() : w(register_parameter("w", at::zeros({1}))) {}
+    at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
+    at::Tensor w;
+  };
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  torch::optim::SGD sgd{net->parameters(), torch::optim::SGDOptions(1.0)};
+};
+
+TEST(Training, DividesByTheItemsOfAllMicroBatchesAndRanks) {
+  // Windows of two micro-batches; items by window, rank and micro-batch. The last window is short.
+  const std::vector<std::vector<std::vector<std::vector<double>>>> windows{
+      {{{4}, {0, 0, 0}}, {{}, {1, 2}}},                    // 7 / 6
+      {{{1, 1, 1, 1, 1}, {}}, {{9}, {1, 2, 3, 4, 5, 6}}},  // 35 / 12
+      {{{}, {}}, {{}, {}}},                                // no item at all
+      {{{8}}, {{1, 1, 1}}}};                               // 11 / 4
+  const std::vector<double> expected{7.0 / 6, 35.0 / 12, 0, 11.0 / 4};
+  for (const int processes : {1, 2}) {
+    for (const Precision precision : {Precision::kNo, Precision::kFp16}) {
+      run_ranks(processes, [&](Rank& rank) {
+        test::join(rank);
+        Scalar scalar;
+        // One process takes the micro-batches of both ranks, one after another.
+        Accelerator accelerator({.mixed_precision = precision,
+                                 .gradient_accumulation_steps = processes == 1 ? 4 : 2,
+                                 .progress = false});
+        auto [model, optimizer] = accelerator.prepare(scalar.net, scalar.sgd);
+        double before = 0;
+        for (std::size_t i = 0; i < windows.size(); ++i) {
+          std::vector<std::vector<double>> mine;
+          for (int r = 0; r < 2; ++r)
+            if (processes == 1 || r == rank.index())
+              mine.insert(mine.end(), windows[i][r].begin(), windows[i][r].end());
+          // The last window is short because its data ends.
+          const auto batches = static_cast<std::int64_t>(mine.size());
+          data::Loader numbers(data::tensors(at::arange(batches * processes)), {});
+          auto loader = accelerator.prepare(numbers);
+          std::size_t number = 0;
+          for ([[maybe_unused]] auto& batch : loader) {
+            const auto& items = mine.at(number++);
+            auto window = accelerator.accumulate(model);
+            accelerator.backward(model(at::tensor(items, at::kFloat)),
+                                 {.items = static_cast<std::int64_t>(items.size())});
+            if (accelerator.sync_gradients()) {
+              EXPECT_NEAR(accelerator.clip_grad_norm_(model, 1e9).item<double>(), expected[i], 2e-3);
+            }
+            optimizer.step();
+            optimizer.zero_grad();
+          }
+          const double now = scalar.net->w.item<double>();
+          EXPECT_NEAR(before - now, expected[i], precision == Precision::kNo ? 1e-6 : 2e-3) << "window " << i;
+          before = now;
+        }
+      });
+    }
+  }
+}
+
+TEST(Training, DividesSeveralLossesOfAStepByTheirItems) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.progress = false});
+    Scalar scalar;
+    auto [model, optimizer] = accelerator.prepare(scalar.net, scalar.sgd);
+    for (int step = 1; step <= 2; ++step) {
+      // Together 5 items on rank 0, and 1 on rank 1: (1 + 2 + 3 + 4 + 5 + 9) / 6.
+      if (rank.index() == 0) {
+        accelerator.backward(model(at::tensor({1.0F, 2.0F})), {.items = 2});
+        accelerator.backward(model(at::tensor({3.0F, 4.0F, 5.0F})), {.items = 3});
+      } else {
+        accelerator.backward(model(at::tensor({9.0F})), {.items = 1});
+        accelerator.backward(model(at::zeros({0})), {.items = 0});
+      }
+      optimizer.step();
+      EXPECT_NEAR(scalar.net->w.item<double>(), -4.0 * step, 1e-5);
+      optimizer.zero_grad();
+    }
+    accelerator.backward(model(at::ones({1})), {.items = 1});
+    EXPECT_THAT(message_of([&] { accelerator.backward(model(at::ones({1}))); }),
+                HasSubstr("in all of them or in none"));
+    EXPECT_THAT(message_of([&] { accelerator.backward(model(at::ones({1})), {.items = -1}); }),
+                HasSubstr("number of items is -1"));
+  });
+}
+
 TEST(Training, ReducesOnlyInTheLastMicroBatchOfAWindow) {
   // The gradient of w x is x; rank r sees 4r+1 .. 4r+4, so the mean over all is 4.5.
   run_ranks(2, [](Rank& rank) {

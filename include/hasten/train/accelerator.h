@@ -94,8 +94,9 @@ class Accelerator {
   }
 
   /// Computes gradients of the loss (one element), averaged over the ranks and over the window's
-  /// micro-batches. May be called several times a step. Every rank must call it.
-  void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {});
+  /// micro-batches, or over items: see `BackwardOptions`. May be called several times a step. Every rank must
+  /// call it.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   /// Opens a micro-batch: keep the result until the end of the loop's body. All prepared models take part,
   /// whether named here or not.

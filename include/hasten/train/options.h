@@ -35,6 +35,17 @@ enum class ShortWindow {
   kDivideByAll  ///< divided by gradient_accumulation_steps all the same, as Accelerate does
 };
 
+/// What `Accelerator::backward` is told. New fields are appended.
+struct BackwardOptions {
+  bool retain_graph = false;  ///< keep the graph for another backward pass
+  bool create_graph = false;  ///< make the gradients differentiable themselves
+  /// The loss is a sum over so many items of this rank's micro-batch, such as the tokens of a text; 0 is
+  /// allowed. The gradients of a window are then those of the sum over all its micro-batches and all ranks,
+  /// divided by the number of all their items, however these are spread. Every backward pass of a window, on
+  /// every rank, must give it or none.
+  std::optional<std::int64_t> items = std::nullopt;
+};
+
 /// In which memory layout the weights of convolutions are kept.
 enum class MemoryFormat {
   kAuto,         ///< channels-last where that is faster: for models that mostly are ordinary 2-d convolutions
