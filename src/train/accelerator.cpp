@@ -80,6 +80,7 @@ void Accelerator::print_line(const std::string& line) const {
 
 void Accelerator::end_training() {
   detail::Run& run = *run_;
+  run.accumulation.abandon();
   if (run.options.project.checkpoint_every > 0 && run.updates != run.saved_updates) run.save({});
   run.observation->finish();
   if (!run.stopping) {

@@ -16,14 +16,16 @@ namespace hasten::detail {
 /// backward begins, and its own loss is weighted 1/m, so that the sum is the mean over m.
 class Accumulation {
  public:
-  Accumulation(std::int64_t steps, ShortWindow rule) : steps_(steps), rule_(rule) {
+  /// With `ends_with_data` the end of the data completes a window that lacks micro-batches.
+  Accumulation(std::int64_t steps, ShortWindow rule, bool ends_with_data)
+      : steps_(steps), rule_(rule), ends_with_data_(ends_with_data) {
     require(steps >= 1, ErrorCode::kInvalidArgument, "Accelerator", "gradient_accumulation_steps is ", steps,
             ", but must be at least 1.");
   }
 
   void open(bool data_ends) {
     ++micro_batches_;
-    complete_ = micro_batches_ >= steps_ || data_ends;
+    complete_ = micro_batches_ >= steps_ || (data_ends && ends_with_data_);
     const bool is_short = complete_ && micro_batches_ < steps_ && rule_ == ShortWindow::kMean;
     divisor_ = is_short ? micro_batches_ : steps_;
     earlier_factor_ = is_short ? static_cast<double>(steps_) / static_cast<double>(micro_batches_) : 1.0;
@@ -35,6 +37,9 @@ class Accumulation {
     complete_ = true;
     divisor_ = 1;
   }
+
+  /// Forgets a window that will never be complete.
+  void abandon() noexcept { micro_batches_ = 0; }
 
   /// Whether the present micro-batch is its window's last; true outside of windows.
   [[nodiscard]] bool complete() const noexcept { return complete_; }
@@ -53,6 +58,7 @@ class Accumulation {
  private:
   std::int64_t steps_;
   ShortWindow rule_;
+  bool ends_with_data_;
   std::int64_t micro_batches_ = 0;
   bool complete_ = true;
   std::int64_t divisor_ = 1;

@@ -55,7 +55,9 @@ track::Config Observation::settings() const {
           {"device", run_.device.str()},
           {"strategy", run_.strategy->name()},
           {"mixed_precision", hasten::name(run_.precision)},
-          {"gradient_accumulation_steps", run_.accumulation.steps()}};
+          {"gradient_accumulation_steps", run_.accumulation.steps()},
+          {"schedule_unit",
+           run_.options.schedule_unit == ScheduleUnit::kUpdates ? "updates" : "single-process batches"}};
 }
 
 void Observation::log(std::initializer_list<std::pair<const char*, LogValue>> values) {

@@ -24,7 +24,7 @@ Run::Run(AcceleratorOptions given)
       process(config::process_from_environment()),
       device(at::kCPU),
       precision(Precision::kNo),
-      accumulation(options.gradient_accumulation_steps, options.short_window) {
+      accumulation(options.gradient_accumulation_steps, options.short_window, options.sync_with_dataloader) {
   const config::LaunchSettings settings = config::settings_from_environment();
   device = device::choose(options.cpu || settings.cpu, process.local_rank);
   device::backend(device).select(device::index(device));

@@ -28,6 +28,14 @@ at::Tensor loss_weight(const Run& run, const at::Tensor& loss, double share) {
   return at::full({}, weight, loss.options()).expand(loss.sizes());
 }
 
+int steps_of_an_update(const Run& run) {
+  if (run.options.schedule_unit == ScheduleUnit::kUpdates) return 1;
+  const bool split = run.loaders.find([](const LoaderRecord& record) {
+    return *record.anchor != nullptr && record.loader->options().split_batches;
+  }) != nullptr;
+  return split ? 1 : run.process.world_size;
+}
+
 void update_scaler(Run& run, bool found_nonfinite) {
   // Once a backward, however many optimizers step on its gradients; a later find still shrinks the scale.
   if (run.scaler_updated && (!found_nonfinite || run.scaler_saw_nonfinite)) return;
@@ -90,6 +98,10 @@ bool step_was_skipped(const OptimizerRecord& record) {
 
 void step(SchedulerRecord& record) {
   Run& run = *record.run;
+  if (!run.options.step_scheduler_with_optimizer) {
+    record.scheduler->step();
+    return;
+  }
   if (!run.accumulation.complete()) return;
   // Which optimizer a scheduler of LibTorch's drives cannot be asked; it rests when every optimizer did.
   bool any_updated = false;
@@ -98,7 +110,8 @@ void step(SchedulerRecord& record) {
     any = true;
     any_updated = any_updated || !optimizer.skipped;
   });
-  if (any_updated || !any) record.scheduler->step();
+  if (any && !any_updated) return;
+  for (int i = 0; i < steps_of_an_update(run); ++i) record.scheduler->step();
 }
 
 }  // namespace detail
@@ -117,7 +130,8 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
     run.scaler_saw_nonfinite = false;
     run.optimizers.for_each([](detail::OptimizerRecord& record) { record.unscaled = false; });
   }
-  const bool synchronize = run.accumulation.complete() && run.no_sync_scopes == 0;
+  const bool complete = run.accumulation.complete();
+  const bool synchronize = (complete || run.options.sync_each_batch) && run.no_sync_scopes == 0;
   run.item_mean.add(options.items);
   // The gradients of earlier micro-batches are brought to the weight that the window gives them.
   const double of_short_window = run.accumulation.take_earlier_factor();
@@ -126,7 +140,7 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   detail::multiply_gradients(run, options.items ? run.item_mean.undo() : of_short_window);
   run.strategy->backward(loss, detail::loss_weight(run, loss, share), synchronize,
                          {.retain_graph = options.retain_graph, .create_graph = options.create_graph});
-  if (options.items && synchronize) {
+  if (options.items && complete && run.no_sync_scopes == 0) {
     const at::Tensor all =
         run.group->all_reduce(at::tensor({run.item_mean.items()}, at::kLong), comm::ReduceOp::kSum);
     detail::multiply_gradients(run, run.item_mean.settle(all.item<std::int64_t>(), run.process.world_size));

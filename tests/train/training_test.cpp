@@ -23,6 +23,7 @@ using test::message_of;
 using test::Mlp;
 using test::Rank;
 using test::run_ranks;
+using test::TemporaryFolder;
 using testing::HasSubstr;
 using torch::nn::functional::cross_entropy;
 
@@ -151,6 +152,105 @@ TEST(Training, DividesByTheItemsOfAllMicroBatchesAndRanks) {
       });
     }
   }
+}
+
+/// The weight after two epochs over x = 1..5 in windows of two, from 0, and the number of updates.
+std::pair<double, std::int64_t> two_epochs(AcceleratorOptions options) {
+  options.gradient_accumulation_steps = 2;
+  options.progress = false;
+  Accelerator accelerator(options);
+  Scalar scalar;
+  data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {});
+  auto [model, optimizer, loader] = accelerator.prepare(scalar.net, scalar.sgd, train);
+  for (int epoch = 0; epoch < 2; ++epoch)
+    for (auto& x : loader) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(x));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  accelerator.end_training();
+  return {scalar.net->w.item<double>(), accelerator.updates()};
+}
+
+TEST(Training, LetsAWindowGoOnWithTheNextEpochWhenTold) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](Rank& rank) {
+    test::join(rank);
+    // (1 + 2) / 2 + (3 + 4) / 2 + 5, twice.
+    EXPECT_EQ(two_epochs({}), std::pair(-20.0, std::int64_t{6}));
+    // (1 + 2) / 2 + (3 + 4) / 2 + (5 + 1) / 2 + (2 + 3) / 2 + (4 + 5) / 2
+    EXPECT_EQ(two_epochs({.sync_with_dataloader = false}), std::pair(-15.0, std::int64_t{5}));
+    // A run that ends within a window saves what its updates made.
+    Accelerator accelerator({.gradient_accumulation_steps = 2,
+                             .project = {.dir = folder.path(), .checkpoint_every = 10},
+                             .progress = false});
+    Scalar scalar;
+    data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {});
+    auto [model, optimizer, loader] = accelerator.prepare(scalar.net, scalar.sgd, train);
+    for (auto& x : loader) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(x));
+      optimizer.step();
+      optimizer.zero_grad();
+      if (loader->position() == 3) break;
+    }
+    accelerator.end_training();
+    EXPECT_TRUE(std::filesystem::exists(folder / "checkpoints" / "checkpoint_0"));
+  });
+}
+
+TEST(Training, ReducesEachMicroBatchWhenTold) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.gradient_accumulation_steps = 2, .progress = false, .sync_each_batch = true});
+    Scalar scalar;
+    auto [model, optimizer] = accelerator.prepare(scalar.net, scalar.sgd);
+    // x is 1, 2 on rank 0 and 3, 4 on rank 1; the losses of a window of two are weighted by a half.
+    for (int i = 1; i <= 2; ++i) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(at::full({1}, 2.0 * rank.index() + i)));
+      EXPECT_EQ(scalar.net->w.grad().item<double>(), i == 1 ? 1.0 : 2.5);
+      EXPECT_EQ(accelerator.sync_gradients(), i == 2);
+      optimizer.step();
+    }
+    EXPECT_EQ(scalar.net->w.item<double>(), -2.5);
+  });
+}
+
+TEST(Training, CountsScheduleStepsInTheUnitItIsTold) {
+  // After 3 micro-batches in windows of two on two processes, the last window short: 2 updates.
+  struct Case {
+    AcceleratorOptions options;
+    bool split;
+    std::int64_t steps;
+  };
+  for (const Case& unit :
+       {Case{{}, false, 2}, Case{{.schedule_unit = ScheduleUnit::kSingleProcessBatches}, false, 4},
+        Case{{.schedule_unit = ScheduleUnit::kSingleProcessBatches}, true, 2},
+        Case{{.step_scheduler_with_optimizer = false}, false, 3}})
+    run_ranks(2, [&](Rank& rank) {
+      test::join(rank);
+      AcceleratorOptions options = unit.options;
+      options.gradient_accumulation_steps = 2;
+      options.progress = false;
+      Accelerator accelerator(options);
+      Scalar scalar;
+      optim::Lambda schedule(scalar.sgd, [](std::int64_t t) { return 1.0 + static_cast<double>(t); });
+      data::Loader train(data::tensors(at::ones({6})),
+                         {.batch_size = unit.split ? 2 : 1, .split_batches = unit.split});
+      auto [model, optimizer, loader, scheduler] =
+          accelerator.prepare(scalar.net, scalar.sgd, train, schedule);
+      for (auto& x : loader) {
+        auto window = accelerator.accumulate(model);
+        accelerator.backward(model(x));
+        optimizer.step();
+        scheduler.step();
+        optimizer.zero_grad();
+      }
+      EXPECT_EQ(accelerator.updates(), 2);
+      EXPECT_EQ(scalar.sgd.param_groups()[0].options().get_lr(), 1.0 + static_cast<double>(unit.steps));
+    });
 }
 
 TEST(Training, DividesSeveralLossesOfAStepByTheirItems) {

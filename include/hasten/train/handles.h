@@ -124,7 +124,8 @@ class PreparedOptimizer {
   std::shared_ptr<detail::OptimizerRecord> record_;
 };
 
-/// A scheduler that counts optimizer updates. Borrows the scheduler.
+/// A scheduler that counts optimizer updates, or what `AcceleratorOptions::schedule_unit` says. Borrows the
+/// scheduler.
 template <class Scheduler>
 class PreparedScheduler {
  public:
@@ -132,7 +133,8 @@ class PreparedScheduler {
   PreparedScheduler(Scheduler& scheduler, std::shared_ptr<detail::SchedulerRecord> record)
       : scheduler_(&scheduler), record_(std::move(record)) {}
 
-  /// Moves the learning rate if the window is complete and the update was not left out.
+  /// Moves the learning rate if the window is complete and the update was not left out; always where
+  /// `step_scheduler_with_optimizer` is off.
   void step() const { detail::step(*record_); }
 
   [[nodiscard]] Scheduler* operator->() const noexcept { return scheduler_; }

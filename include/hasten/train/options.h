@@ -35,6 +35,14 @@ enum class ShortWindow {
   kDivideByAll  ///< divided by gradient_accumulation_steps all the same, as Accelerate does
 };
 
+/// What a prepared scheduler counts.
+enum class ScheduleUnit {
+  kUpdates,              ///< optimizer updates, whatever the number of processes
+  kSingleProcessBatches  ///< the updates that one process would need for the same samples, as Accelerate
+                         ///< does: an update of P processes is P steps, and 1 where a loader has
+                         ///< `split_batches`
+};
+
 /// What `Accelerator::backward` is told. New fields are appended.
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another backward pass
@@ -79,6 +87,14 @@ struct AcceleratorOptions {
   bool keep_freed_memory = true;
   /// How long a collective waits for the other processes.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// The end of a loader ends the accumulation window, too. Off, the window goes on with the next loop.
+  bool sync_with_dataloader = true;
+  /// Reduce gradients in every micro-batch instead of the window's last only. The result is the same; where a
+  /// strategy keeps only parts of the gradients, it needs less memory and more time.
+  bool sync_each_batch = false;
+  /// A scheduler's step counts only when an optimizer was updated. Off, each call counts.
+  bool step_scheduler_with_optimizer = true;
+  ScheduleUnit schedule_unit = ScheduleUnit::kUpdates;
 };
 
 }  // namespace hasten
