@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -66,9 +67,10 @@ class Accumulation {
 };
 
 /// Weighs losses that are sums over items, whose number over all micro-batches and ranks is known only when a
-/// window ends. Until then each loss has the weight that would have been right for the window before, the
-/// same on all ranks, which keeps gradients at their usual size; then all gradients are multiplied by what is
-/// missing.
+/// window ends. Until then each loss has about the weight that would have been right for the window before,
+/// the same on all ranks, which keeps gradients at their usual size; then all gradients are multiplied by
+/// what is missing. The weights are powers of two, which round nothing: a run that is resumed, and begins
+/// with another one, comes to the same bits.
 class ItemMean {
  public:
   /// A backward pass over so many items begins, or one that counts none.
@@ -92,8 +94,9 @@ class ItemMean {
   /// had `total` items. Without any the sum is zero, and stays it.
   [[nodiscard]] double settle(std::int64_t total, int ranks) noexcept {
     if (total == 0) return 1;
-    next_weight_ = static_cast<double>(ranks) / static_cast<double>(total);
-    return applied_ = next_weight_ / weight_;
+    const double exact = static_cast<double>(ranks) / static_cast<double>(total);
+    next_weight_ = std::exp2(std::round(std::log2(exact)));
+    return applied_ = exact / weight_;
   }
   /// The optimizer has stepped: the next backward pass begins anew.
   void finish() noexcept {

@@ -154,6 +154,35 @@ TEST(Training, DividesByTheItemsOfAllMicroBatchesAndRanks) {
   }
 }
 
+TEST(Training, DividesByItemsWithTheSameBitsAfterAResume) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](Rank& rank) {
+    test::join(rank);
+    std::vector<at::Tensor> results;
+    for (const bool resumed : {false, true}) {
+      Accelerator accelerator({.progress = false});
+      Mlp net(8, 16, 3);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const auto step = [&, &model = model, &optimizer = optimizer](std::int64_t items) {
+        accelerator.backward(model(test::wave({items, 8}, 1.0, rank.index()).to(at::kFloat)).square().sum(),
+                             {.items = items});
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      if (resumed) {
+        accelerator.load_state(folder / "saved");
+      } else {
+        step(7);
+        accelerator.save_state(folder / "saved");
+      }
+      step(11 + rank.index());
+      results.push_back(test::flat(*net).clone());
+    }
+    EXPECT_TRUE(results[0].equal(results[1]));
+  });
+}
+
 /// The weight after two epochs over x = 1..5 in windows of two, from 0, and the number of updates.
 std::pair<double, std::int64_t> two_epochs(AcceleratorOptions options) {
   options.gradient_accumulation_steps = 2;
