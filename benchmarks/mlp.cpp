@@ -7,9 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <functional>
 #include <iostream>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -146,9 +146,8 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
     if (std::filesystem::exists(path)) return path;
   }
   fail(ErrorCode::kNotFound, "data::mnist", "there is no file '", (folder / name).string(),
-       "', with or without .gz. Give the folder that has the four files; those of Fashion-MNIST are in "
-       "Debian's "
-       "package dataset-fashion-mnist.");
+       "', with or without .gz. Give the folder that has the four files; those of Fashion-MNIST are in the "
+       "Debian package dataset-fashion-mnist.");
 }
 
 }  // namespace

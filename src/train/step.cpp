@@ -111,7 +111,7 @@ void step(SchedulerRecord& record) {
     any_updated = any_updated || !optimizer.skipped;
   });
   if (any && !any_updated) return;
-  for (int i = 0; i < steps_of_an_update(run); ++i) record.scheduler->step();
+  for (int left = steps_of_an_update(run); left > 0; --left) record.scheduler->step();
 }
 
 }  // namespace detail

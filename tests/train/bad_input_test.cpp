@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <torch/nn/functional/loss.h>
-
 #include <hasten/base/error.h>
 #include <hasten/checkpoint/folder.h>
 

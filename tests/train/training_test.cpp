@@ -64,37 +64,7 @@ TEST(Training, OneProcessAndTwoGiveTheSameWeights) {
   for (std::size_t i = 0; i < alone[0].size() / sizeof(float); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
 }
 
-// w = 0, loss = w x for x = 1..5, SGD with lr 1 and windows of two.
-double short_window(ShortWindow rule) {
-  Accelerator accelerator({.gradient_accumulation_steps = 2, .short_window = rule, .progress = false});
-  struct OneImpl : torch::nn::Module {
-    OneImpl() : w(register_parameter("w", at::zeros({1}))) {}
-    at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
-    at::Tensor w;
-  };
-  auto net = std::make_shared<OneImpl>();
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
-  data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {.batch_size = 1});
-  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, train);
-  for (auto& batch : loader) {
-    auto window = accelerator.accumulate(model);
-    accelerator.backward(model(batch));
-    optimizer.step();
-    optimizer.zero_grad();
-  }
-  EXPECT_EQ(accelerator.updates(), 3);
-  return net->w.item<double>();
-}
-
-TEST(Training, WeightsAShortWindowAsItIsTold) {
-  run_ranks(1, [](Rank& rank) {
-    test::join(rank);
-    EXPECT_EQ(short_window(ShortWindow::kMean), -10.0);
-    EXPECT_EQ(short_window(ShortWindow::kDivideByAll), -7.5);
-  });
-}
-
-/// loss = w * x summed over a micro-batch's items, so that w's gradient is the mean of all items of a window.
+/// One weight w, from 0, with the loss w * x summed over a micro-batch, and SGD with a learning rate of 1.
 struct Scalar {
   struct Net : torch::nn::Module {
     Net() : w(register_parameter("w", at::zeros({1}))) {}
@@ -104,6 +74,34 @@ struct Scalar {
   std::shared_ptr<Net> net = std::make_shared<Net>();
   torch::optim::SGD sgd{net->parameters(), torch::optim::SGDOptions(1.0)};
 };
+
+/// The weight after epochs over x = 1..5 in windows of two, from 0, and the number of updates.
+std::pair<double, std::int64_t> train_on_five(int epochs, AcceleratorOptions options) {
+  options.gradient_accumulation_steps = 2;
+  options.progress = false;
+  Accelerator accelerator(options);
+  Scalar scalar;
+  data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {});
+  auto [model, optimizer, loader] = accelerator.prepare(scalar.net, scalar.sgd, train);
+  for (int epoch = 0; epoch < epochs; ++epoch)
+    for (auto& x : loader) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(x));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  accelerator.end_training();
+  return {scalar.net->w.item<double>(), accelerator.updates()};
+}
+
+TEST(Training, WeightsAShortWindowAsItIsTold) {
+  run_ranks(1, [](Rank& rank) {
+    test::join(rank);
+    EXPECT_EQ(train_on_five(1, {.short_window = ShortWindow::kMean}), std::pair(-10.0, std::int64_t{3}));
+    EXPECT_EQ(train_on_five(1, {.short_window = ShortWindow::kDivideByAll}),
+              std::pair(-7.5, std::int64_t{3}));
+  });
+}
 
 TEST(Training, DividesByTheItemsOfAllMicroBatchesAndRanks) {
   // Windows of two micro-batches; items by window, rank and micro-batch. The last window is short.
@@ -183,33 +181,14 @@ TEST(Training, DividesByItemsWithTheSameBitsAfterAResume) {
   });
 }
 
-/// The weight after two epochs over x = 1..5 in windows of two, from 0, and the number of updates.
-std::pair<double, std::int64_t> two_epochs(AcceleratorOptions options) {
-  options.gradient_accumulation_steps = 2;
-  options.progress = false;
-  Accelerator accelerator(options);
-  Scalar scalar;
-  data::Loader train(data::tensors(at::arange(1, 6).to(at::kFloat)), {});
-  auto [model, optimizer, loader] = accelerator.prepare(scalar.net, scalar.sgd, train);
-  for (int epoch = 0; epoch < 2; ++epoch)
-    for (auto& x : loader) {
-      auto window = accelerator.accumulate(model);
-      accelerator.backward(model(x));
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-  accelerator.end_training();
-  return {scalar.net->w.item<double>(), accelerator.updates()};
-}
-
 TEST(Training, LetsAWindowGoOnWithTheNextEpochWhenTold) {
   const TemporaryFolder folder;
   run_ranks(1, [&](Rank& rank) {
     test::join(rank);
     // (1 + 2) / 2 + (3 + 4) / 2 + 5, twice.
-    EXPECT_EQ(two_epochs({}), std::pair(-20.0, std::int64_t{6}));
+    EXPECT_EQ(train_on_five(2, {}), std::pair(-20.0, std::int64_t{6}));
     // (1 + 2) / 2 + (3 + 4) / 2 + (5 + 1) / 2 + (2 + 3) / 2 + (4 + 5) / 2
-    EXPECT_EQ(two_epochs({.sync_with_dataloader = false}), std::pair(-15.0, std::int64_t{5}));
+    EXPECT_EQ(train_on_five(2, {.sync_with_dataloader = false}), std::pair(-15.0, std::int64_t{5}));
     // A run that ends within a window saves what its updates made.
     Accelerator accelerator({.gradient_accumulation_steps = 2,
                              .project = {.dir = folder.path(), .checkpoint_every = 10},
