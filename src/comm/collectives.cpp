@@ -103,8 +103,6 @@ at::ScalarType reducible_type(at::ScalarType type) {
 
 void check_reducible(std::string_view name, at::ScalarType type, ReduceOp op) {
   const bool adds = op == ReduceOp::kSum || op == ReduceOp::kMean;
-  require(type != at::kBool || !adds, ErrorCode::kInvalidArgument, name, "truth values have no ", op_name(op),
-          ". Convert them to numbers, or use max (any) or min (all).");
   require(!at::isComplexType(type) || adds, ErrorCode::kInvalidArgument, name, "complex numbers have no ",
           op_name(op), " across ranks; sum and mean are supported.");
   require(at::isComplexType(type) || type == at::kUInt64 || reducible_type(type) != at::ScalarType::Undefined,
@@ -151,6 +149,14 @@ std::string Notice::text() const {
       return concat("broadcast_bytes from ", detail);
     case Operation::kBarrier:
       return "barrier";
+    case Operation::kAllReduceAsync:
+      return concat("all_reduce_async (", op_name(static_cast<ReduceOp>(detail)), ") of ",
+                    describe(scalar_type(), shape()));
+    case Operation::kReduceScatter:
+      return concat("reduce_scatter (", op_name(static_cast<ReduceOp>(detail)), ") of ",
+                    describe(scalar_type(), shape()));
+    case Operation::kAllGatherInto:
+      return "all_gather_into of " + describe(scalar_type(), shape());
   }
   return "?";
 }
@@ -200,7 +206,12 @@ at::Tensor Group::State::reduced(std::string_view name, const at::Tensor& tensor
     reduce_in_place(name, at::view_as_real(values), op);
     return values;
   }
-  if (at::isIntegralType(type, false) && op == ReduceOp::kMean) {
+  if (type == at::kBool && op == ReduceOp::kSum) {
+    at::Tensor values = plain(tensor, false).to(at::kLong);
+    reduce_in_place(name, values, op);
+    return values;
+  }
+  if (at::isIntegralType(type, true) && op == ReduceOp::kMean) {
     at::Tensor values = plain(tensor, false).to(at::kDouble);
     reduce_in_place(name, values, op);
     return values.to(at::kFloat);
@@ -238,8 +249,10 @@ void Group::all_reduce_(const at::Tensor& tensor, ReduceOp op) {
   check_supported(kName, tensor);
   const at::ScalarType type = tensor.scalar_type();
   check_reducible(kName, type, op);
-  require(op != ReduceOp::kMean || !at::isIntegralType(type, false), ErrorCode::kInvalidArgument, kName,
-          "the mean of ", type_name(type), " is no whole number and cannot be stored in it. Use all_reduce.");
+  const bool widens = type == at::kBool ? op == ReduceOp::kSum || op == ReduceOp::kMean
+                                        : op == ReduceOp::kMean && at::isIntegralType(type, false);
+  require(!widens, ErrorCode::kInvalidArgument, kName, "the ", op_name(op), " of ", type_name(type),
+          " is of another type and cannot be stored in it. Use all_reduce.");
   state_->agree(kName, Operation::kAllReduce, static_cast<std::int64_t>(op), tensor, Agreement::kTensors);
   const bool direct =
       reducible_type(type) == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();

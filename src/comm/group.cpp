@@ -32,6 +32,9 @@ const at::Device& Group::device() const {
 bool Group::uses_shared_memory() const {
   return state_->local && state_->local->segment();
 }
+std::int64_t Group::bytes_given() const {
+  return state_->local ? state_->local->bytes_given() : 0;
+}
 const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
   return state_->process_group;
 }

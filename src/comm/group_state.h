@@ -28,7 +28,10 @@ enum class Operation : std::int64_t {
   kGatherShapes,
   kAllGatherBytes,
   kBroadcastBytes,
-  kBarrier
+  kBarrier,
+  kAllReduceAsync,
+  kReduceScatter,
+  kAllGatherInto
 };
 
 /// What a rank is about to do, told to the others first.
@@ -81,6 +84,12 @@ struct Group::State {
   std::vector<Notice> agree(std::string_view name, Operation operation, std::int64_t detail,
                             const at::Tensor& tensor, Agreement agreement,
                             std::string_view remedy = "All ranks must call the same.");
+
+  /// `agree` on tensors, in debug mode only.
+  void agree_if_asked(std::string_view name, Operation operation, std::int64_t detail,
+                      const at::Tensor& tensor) {
+    if (options.debug) (void)agree(name, operation, detail, tensor, Agreement::kTensors);
+  }
 
   /// Starts a call of c10d and waits for it.
   template <class Start>

@@ -74,6 +74,7 @@ Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op) {
   constexpr std::string_view kName = "all_reduce_async";
   check_contiguous(kName, "tensor", tensor);
   check_reduces_directly(kName, tensor.scalar_type(), op);
+  state_->agree_if_asked(kName, Operation::kAllReduceAsync, static_cast<std::int64_t>(op), tensor);
   if (state_->size == 1 || tensor.numel() == 0) return {};
   std::vector<at::Tensor> tensors{tensor.detach()};
   c10d::AllreduceOptions options;
@@ -87,6 +88,7 @@ Pending Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
   check_contiguous(kName, "input", input);
   check_reduces_directly(kName, input.scalar_type(), op);
   check_parts(kName, input, output, state_->size);
+  state_->agree_if_asked(kName, Operation::kReduceScatter, static_cast<std::int64_t>(op), input);
   at::Tensor to = output.detach().view({-1});
   at::Tensor from = input.detach().view({-1});
   if (state_->size == 1) to.copy_(from);
@@ -102,6 +104,7 @@ Pending Group::all_gather_into(const at::Tensor& output, const at::Tensor& input
   check_contiguous(kName, "output", output);
   check_contiguous(kName, "input", input);
   check_parts(kName, output, input, state_->size);
+  state_->agree_if_asked(kName, Operation::kAllGatherInto, 0, input);
   if (input.numel() == 0) return {};
   at::Tensor to = byte_view(output.detach());
   at::Tensor from = byte_view(input.detach());

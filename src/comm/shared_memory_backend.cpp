@@ -177,8 +177,15 @@ void SharedMemoryBackend::exchange(std::string_view name, std::span<const std::b
   gloo_->_allgather_base(output, input)->wait();
 }
 
+void SharedMemoryBackend::count(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    bytes_given_ += static_cast<std::int64_t>(
+        tensor.is_sparse() ? tensor._values().nbytes() + tensor._indices().nbytes() : tensor.nbytes());
+}
+
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
                                                                 const c10d::AllreduceOptions& options) {
+  count(tensors);
   if (tensors.size() == 1 && fits(tensors[0])) {
     const auto element = element_of(tensors[0].scalar_type());
     const auto reduction = reduction_of(options.reduceOp, tensors[0].scalar_type());
@@ -195,6 +202,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors,
                                                                 const c10d::BroadcastOptions& options) {
+  count(tensors);
   if (tensors.size() != 1 || !fits(tensors[0])) return gloo_for("broadcast").broadcast(tensors, options);
   const std::lock_guard lock(mutex_);
   with_bytes(tensors[0], [&](std::span<std::byte> bytes) {
@@ -206,6 +214,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(std::vector<Tensors>& outputs,
                                                                 Tensors& inputs,
                                                                 const c10d::AllgatherOptions& options) {
+  count(inputs);
   const auto size = static_cast<std::size_t>(getSize());
   bool shared = inputs.size() == 1 && outputs.size() == 1 && outputs[0].size() == size && fits(inputs[0]);
   for (std::size_t i = 0; shared && i < size; ++i)
@@ -230,6 +239,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(std::vector<Tens
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                                       const c10d::AllgatherOptions& options) {
+  count({input});
   const bool shared = fits(input) && output.is_cpu() && output.is_contiguous() &&
                       output.nbytes() == input.nbytes() * static_cast<std::size_t>(getSize());
   if (!shared) return gloo_for("all_gather")._allgather_base(output, input, options);
@@ -298,6 +308,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce_scatter(
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  count({input});
   return gloo_for("reduce_scatter")._reduce_scatter_base(output, input, options);
 }
 

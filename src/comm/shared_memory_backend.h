@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,8 @@ class SharedMemoryBackend : public c10d::Backend {
 
   /// Fills `all` with the `mine` of every rank, rank after rank. Blocks. `name` is what errors call it.
   void exchange(std::string_view name, std::span<const std::byte> mine, std::span<std::byte> all);
+  /// Bytes of the tensors that this rank has given to collectives so far.
+  [[nodiscard]] std::int64_t bytes_given() const { return bytes_given_; }
   /// Null where Gloo does everything.
   [[nodiscard]] const std::shared_ptr<SharedSegment>& segment() const { return segment_; }
 
@@ -96,7 +99,10 @@ class SharedMemoryBackend : public c10d::Backend {
   std::shared_ptr<SharedSegment> segment_;
   std::int64_t most_bytes_;
   std::chrono::milliseconds timeout_;
-  std::mutex mutex_;           // one call at a time in the segment
+  std::mutex mutex_;  // one call at a time in the segment
+  void count(const Tensors& tensors);
+
+  std::atomic<std::int64_t> bytes_given_{0};
   bool gloo_is_busy_ = false;  // a collective went to Gloo since the last barrier
 };
 

@@ -8,11 +8,13 @@ namespace {
 
 constexpr auto kMixedPrecisionVariable = "HASTEN_MIXED_PRECISION";
 constexpr auto kCpuVariable = "HASTEN_CPU";
+constexpr auto kDebugVariable = "HASTEN_DEBUG";
 
 }  // namespace
 
 LaunchSettings settings_from_environment() {
-  LaunchSettings settings{.cpu = environment::get_flag(kCpuVariable).value_or(false)};
+  LaunchSettings settings{.cpu = environment::get_flag(kCpuVariable).value_or(false),
+                          .debug = environment::get_flag(kDebugVariable).value_or(false)};
   if (const auto precision = environment::get(kMixedPrecisionVariable)) {
     settings.mixed_precision = parse_precision(*precision, kMixedPrecisionVariable);
   }
@@ -25,6 +27,7 @@ std::vector<Variable> environment_of(const LaunchSettings& settings) {
     variables.push_back({kMixedPrecisionVariable, std::string(name(*settings.mixed_precision))});
   }
   if (settings.cpu) variables.push_back({kCpuVariable, "1"});
+  if (settings.debug) variables.push_back({kDebugVariable, "1"});
   return variables;
 }
 

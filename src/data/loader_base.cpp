@@ -179,6 +179,12 @@ void LoaderBase::observe(std::shared_ptr<LoaderObserver> observer) noexcept {
 const std::shared_ptr<LoaderObserver>& LoaderBase::observer() const noexcept {
   return pass_->observer;
 }
+void LoaderBase::set_even_batches(bool even) {
+  require_idle("data::Loader::set_even_batches");
+  pass_->options.even_batches = even;
+  shard(rank(), num_processes());
+}
+
 const LoaderOptions& LoaderBase::options() const noexcept {
   return pass_->options;
 }

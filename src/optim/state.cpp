@@ -17,12 +17,15 @@
 namespace hasten::optim {
 
 void StateWriter::write(const at::Tensor& value, at::Tensor& field) const {
+  // State that a stepper keeps in fp32 for a parameter in half precision stays fp32.
+  const bool wider = c10::isReducedFloatingType(parameter.scalar_type()) && value.scalar_type() == at::kFloat;
+  const at::ScalarType type = wider ? at::kFloat : parameter.scalar_type();
   const bool fits = field.defined() && field.sizes() == value.sizes() &&
-                    field.device() == parameter.device() && field.scalar_type() == parameter.scalar_type();
+                    field.device() == parameter.device() && field.scalar_type() == type;
   if (!fits) {
-    field = value.sizes() == parameter.sizes()
-                ? at::empty_like(parameter)
-                : at::empty(value.sizes(), parameter.options().requires_grad(false));
+    const at::TensorOptions options = parameter.options().dtype(type).requires_grad(false);
+    field = value.sizes() == parameter.sizes() ? at::empty_like(parameter, options)
+                                               : at::empty(value.sizes(), options);
   }
   field.copy_(value);
 }

@@ -10,6 +10,7 @@
 
 #include "optim/batched_stepper.h"
 #include "optim/kind.h"
+#include "optim/master_stepper.h"
 
 namespace hasten::optim {
 
@@ -80,10 +81,10 @@ std::unique_ptr<Stepper> make_batched(torch::optim::Optimizer& optimizer) {
 
 Stepper::Stepper(torch::optim::Optimizer& optimizer) : optimizer_(optimizer), kind_(kind_of(optimizer)) {}
 
-std::unique_ptr<Stepper> Stepper::make(torch::optim::Optimizer& optimizer) {
-  if (auto stepper = make_batched<SgdRule, AdamRule, AdamWRule, AdagradRule, RmspropRule>(optimizer))
-    return stepper;
-  return std::make_unique<OwnStepper>(optimizer);
+std::unique_ptr<Stepper> Stepper::make(torch::optim::Optimizer& optimizer, bool fp32_master_weights) {
+  auto stepper = make_batched<SgdRule, AdamRule, AdamWRule, AdagradRule, RmspropRule>(optimizer);
+  if (!stepper) stepper = std::make_unique<OwnStepper>(optimizer);
+  return fp32_master_weights ? make_master_stepper(optimizer, std::move(stepper)) : std::move(stepper);
 }
 
 at::Tensor Stepper::step(const Closure& closure) {

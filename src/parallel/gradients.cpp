@@ -60,13 +60,18 @@ at::Tensor norm(const std::vector<at::Tensor>& gradients, double norm_type) {
   const at::NoGradGuard no_grad;
   if (gradients.empty()) return at::zeros({});
   std::vector<at::Tensor> norms;
+  at::ScalarType type = at::kFloat;
   for_each_group(gradients, [&](const std::vector<at::Tensor>& group) {
-    for (at::Tensor& one : at::_foreach_norm(group, norm_type)) norms.push_back(std::move(one));
+    // Half precision could hold neither the sum of many squares nor 8 bits of their root.
+    const bool half = c10::isReducedFloatingType(group.front().scalar_type());
+    for (at::Tensor& one :
+         at::_foreach_norm(group, norm_type, half ? std::optional(at::kFloat) : std::nullopt)) {
+      type = c10::promoteTypes(type, one.scalar_type());
+      norms.push_back(std::move(one));
+    }
   });
   const at::Device device = norms.front().device();
-  const at::ScalarType type = norms.front().scalar_type();
-  for (at::Tensor& one : norms)
-    if (one.device() != device || one.scalar_type() != type) one = one.to(device, at::kFloat);
+  for (at::Tensor& one : norms) one = one.to(device, type);
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 

@@ -33,7 +33,8 @@ std::string list_some(const std::vector<std::string>& names) {
 
 }  // namespace
 
-ParameterSet::ParameterSet(const NamedTensors& parameters, NamedTensors buffers)
+ParameterSet::ParameterSet(const NamedTensors& parameters, NamedTensors buffers,
+                           const std::set<std::string>& sparse)
     : buffers_(std::move(buffers)) {
   std::unordered_set<std::string_view> names;
   std::unordered_map<std::string_view, std::size_t> unit_of;
@@ -45,7 +46,10 @@ ParameterSet::ParameterSet(const NamedTensors& parameters, NamedTensors buffers)
     take_name(name);
     const auto [known, is_new] = index_.try_emplace(tensor.unsafeGetTensorImpl(), parameters_.size());
     if (!is_new) {
-      aliases_.emplace_back(name, parameters_[known->second].name);
+      Parameter& first = parameters_[known->second];
+      aliases_.emplace_back(name, first.name);
+      // Tied to a dense use, its gradient is the sum of both, which is dense.
+      first.sparse_gradient = first.sparse_gradient && sparse.contains(name);
       continue;
     }
     const auto [unit, is_new_unit] = unit_of.try_emplace(module_of(name), units_.size());
@@ -55,7 +59,8 @@ ParameterSet::ParameterSet(const NamedTensors& parameters, NamedTensors buffers)
                            .tensor = tensor,
                            .shape = tensor.sizes().vec(),
                            .dtype = tensor.scalar_type(),
-                           .unit = unit->second});
+                           .unit = unit->second,
+                           .sparse_gradient = sparse.contains(name)});
   }
   for (const auto& [name, tensor] : buffers_) take_name(name);
 }
@@ -140,8 +145,16 @@ bool ParameterSet::has_convolutions() const {
   return false;
 }
 
+bool is_below(std::string_view path, std::string_view module) {
+  return path == module || (path.starts_with(module) && path.substr(module.size()).starts_with('.'));
+}
+
 void replace_contents(const at::Tensor& tensor, const at::Tensor& contents) {
   tensor.set_data(contents);
+}
+
+void lend_contents(const at::Tensor& tensor, const at::Tensor& contents) {
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(contents.getIntrusivePtr());
 }
 
 }  // namespace hasten::params

@@ -53,7 +53,7 @@ comm::Group& Accelerator::group() const {
 }
 
 at::Tensor Accelerator::gather_rows(const at::Tensor& tensor) const {
-  const data::LoaderBase* loader = run_->running_loaders.empty() ? nullptr : run_->running_loaders.back();
+  const data::LoaderBase* loader = run_->current_loader();
   const bool last = loader != nullptr && loader->is_last_batch();
   // Without even batches the ranks' last ones may differ in size.
   const bool may_differ = last && !loader->options().even_batches && tensor.dim() > 0;
@@ -81,6 +81,7 @@ void Accelerator::print_line(const std::string& line) const {
 void Accelerator::end_training() {
   detail::Run& run = *run_;
   run.accumulation.abandon();
+  run.loss_watch.look(run.process.rank);
   if (run.options.project.checkpoint_every > 0 && run.updates != run.saved_updates) run.save({});
   run.observation->finish();
   if (!run.stopping) {

@@ -7,6 +7,7 @@
 
 #include <hasten/base/error.h>
 #include <hasten/device/device.h>
+#include <hasten/precision/fp32.h>
 
 #include "train/run.h"
 
@@ -38,6 +39,32 @@ class Holders {
 Holders& holders() {
   static auto* instance = new Holders;
   return *instance;
+}
+
+/// The modules with parameters that are named in `keep_fp32` must be those of some model.
+void require_known_modules(const Run& run) {
+  for (const std::string& module : run.options.keep_fp32) {
+    std::string known;
+    bool found = false;
+    run.models.for_each([&](const ModelRecord& model) {
+      for (const params::Unit& unit : model.parameters.units()) {
+        found = found || params::is_below(unit.path, module);
+        known += concat(known.empty() ? "'" : ", '", unit.path, "'");
+      }
+    });
+    require(found, ErrorCode::kNotFound, "prepare", "keep_fp32 names the module '", module,
+            "', but no prepared model has parameters below that path. The modules with parameters are ",
+            known, ".");
+  }
+}
+
+void require_trainable_precision(const Run& run, const params::ParameterSet& parameters) {
+  if (!run.scaler) return;
+  for (const auto& parameter : parameters.parameters())
+    require(parameter.tensor.scalar_type() != at::kHalf || !parameter.tensor.requires_grad(),
+            ErrorCode::kInvalidArgument, "prepare", "parameter '", parameter.name,
+            "' is fp16 itself, and fp16 gradients cannot be divided by a loss scale without losing what it "
+            "saves. Build the model in fp32: mixed precision converts where that is safe.");
 }
 
 bool wants_channels_last(const Run& run, const params::ParameterSet& parameters) {
@@ -72,14 +99,20 @@ ModelRecord::ModelRecord(std::shared_ptr<Run> owner, std::shared_ptr<torch::nn::
     parameters.set_channels_last(true);
     layout_on_trial = run->options.memory_format == MemoryFormat::kAuto;
   }
+  require_trainable_precision(*run, parameters);
+  keep_fp32();
   replica = run->strategy->attach(parameters);
+}
+
+void ModelRecord::keep_fp32() {
+  if (run->precision != Precision::kNo) keeps_fp32 = precision::keep_fp32(parameters, run->options.keep_fp32);
 }
 
 OptimizerRecord::OptimizerRecord(std::shared_ptr<Run> owner, torch::optim::Optimizer& borrowed)
     : run(std::move(owner)),
       optimizer(&borrowed),
       hold(optimizer, *run, "optimizer"),
-      stepper(optim::Stepper::make(borrowed)) {
+      stepper(optim::Stepper::make(borrowed, run->options.fp32_master_weights)) {
   run->strategy->attach(borrowed);
 }
 
@@ -92,6 +125,9 @@ std::vector<at::Tensor> OptimizerRecord::parameters() const {
 
 SchedulerRecord::SchedulerRecord(std::shared_ptr<Run> owner, torch::optim::LRScheduler& borrowed)
     : run(std::move(owner)), scheduler(&borrowed), hold(scheduler, *run, "scheduler") {}
+
+PlateauRecord::PlateauRecord(std::shared_ptr<Run> owner, optim::ReduceOnPlateau& borrowed)
+    : run(std::move(owner)), plateau(&borrowed), hold(plateau, *run, "schedule") {}
 
 LoaderRecord::LoaderRecord(std::shared_ptr<Run> owner, data::LoaderBase& borrowed)
     : run(std::move(owner)), loader(&borrowed), anchor(borrowed.anchor()), hold(loader, *run, "loader") {
@@ -137,12 +173,18 @@ std::shared_ptr<SchedulerRecord> attach(Run& run, torch::optim::LRScheduler& sch
                       [&](const SchedulerRecord& r) { return r.scheduler == &scheduler; });
 }
 
+std::shared_ptr<PlateauRecord> attach(Run& run, optim::ReduceOnPlateau& plateau) {
+  return find_or_make(run, run.plateaus, plateau,
+                      [&](const PlateauRecord& r) { return r.plateau == &plateau; });
+}
+
 std::shared_ptr<LoaderRecord> attach(Run& run, data::LoaderBase& loader) {
   return find_or_make(run, run.loaders, loader, [&](const LoaderRecord& r) { return r.loader == &loader; });
 }
 
 void finish_attaching(Run& run) {
   if (!run.has_models) return;
+  require_known_modules(run);
   run.optimizers.for_each([&](const OptimizerRecord& record) {
     std::size_t number = 0;
     for (const at::Tensor& parameter : record.parameters()) {
@@ -185,6 +227,7 @@ bool give_up_layout(ModelRecord& record, const std::exception& error) {
   }
   record.layout_on_trial = false;
   record.parameters.set_channels_last(false);
+  record.keep_fp32();
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < record.buffers_before_trial.size(); ++i)
     if (const at::Tensor& before = record.buffers_before_trial[i].second; before.defined())
@@ -194,26 +237,11 @@ bool give_up_layout(ModelRecord& record, const std::exception& error) {
   return true;
 }
 
-void fail_forward(const ModelRecord& record, const c10::Error& error, const std::vector<at::Tensor>& inputs) {
-  const bool blameless = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-                         dynamic_cast<const c10::DistError*>(&error) != nullptr;
-  if (blameless) throw;
-  std::string given;
-  for (const at::Tensor& input : inputs) {
-    if (!given.empty()) given += ", ";
-    given += input.defined() ? concat(input.scalar_type(), " ", input.sizes(), " on ", input.device())
-                             : "an undefined tensor";
-  }
-  std::string_view reason = error.what_without_backtrace();
-  while (reason.ends_with('.') || reason.ends_with('\n')) reason.remove_suffix(1);
-  const at::Device device = record.run->device;
-  fail(ErrorCode::kMismatch, "forward", reason, ". The model is on ", device, " and was given ",
-       given.empty() ? "no tensor" : given,
-       ". Give it inputs of the shape and type that its layers take, on accelerator.device().");
-}
-
 ForwardScope::ForwardScope(ModelRecord& record)
-    : precision_(record.run->precision), autocast_(record.run->device.type(), precision_) {
+    : precision_(record.run->precision),
+      autocast_(record.run->device.type(), precision_),
+      fp32_(record.keeps_fp32.get()),
+      strategy_(record.replica->operator_hook()) {
   record.replica->before_forward();
 }
 

@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/tensor.h>
 
@@ -26,6 +27,7 @@ Run::Run(AcceleratorOptions given)
       precision(Precision::kNo),
       accumulation(options.gradient_accumulation_steps, options.short_window, options.sync_with_dataloader) {
   const config::LaunchSettings settings = config::settings_from_environment();
+  options.debug = options.debug || settings.debug;
   device = device::choose(options.cpu || settings.cpu, process.local_rank);
   device::backend(device).select(device::index(device));
   if (options.keep_freed_memory) device::backend(device).keep_freed_memory();
@@ -49,20 +51,21 @@ Run::Run(AcceleratorOptions given)
           (options.log_with.empty() && options.project.checkpoint_every == 0 && !options.project.resume),
       ErrorCode::kInvalidArgument, "Accelerator",
       "log_with, project.checkpoint_every and project.resume need a place for their files. Set project.dir.");
-  group = process.world_size == 1 ? comm::Group::solo(device)
-                                  : comm::Group::connect(process, device, {.timeout = options.timeout});
+  group = process.world_size == 1
+              ? comm::Group::solo(device)
+              : comm::Group::connect(process, device, {.timeout = options.timeout, .debug = options.debug});
   strategy = parallel::make_strategy(group, options.data_parallel);
   observation = std::make_unique<Observation>(*this);
 }
 
 bool Run::boundary(LoaderRecord& record) {
-  // A loop within a loop is an evaluation; the outer one sets the pace. So is a loop in which nothing was
-  // updated. Evaluations run to their end, or their results would be those of a part of the data.
-  if (running_loaders.empty() || running_loaders.front() != record.loader) return true;
-  if (!accumulation.between_windows()) return true;
-  if (updates == seen_updates) return !(stopping && record.trains);
+  // A loop whose body updates nothing is an evaluation. It runs to its end, or its results would be those of
+  // a part of the data; the loop that trains sets the pace.
+  if (std::exchange(record.updates_seen, updates) != updates) record.trains = true;
+  if (!record.trains || !accumulation.between_windows()) return true;
+  if (updates == seen_updates) return !stopping;
   seen_updates = updates;
-  record.trains = true;
+  if (updates % options.log_every == 0) loss_watch.look(process.rank);
   observation->on_update(*record.loader);
   const std::int64_t every = options.project.checkpoint_every;
   if (every > 0 && updates - saved_updates >= every) save({});
@@ -94,7 +97,7 @@ void Run::agree_on_stopping() {
 
 bool LoaderRecord::on_pass_begin(data::LoaderBase& begun) {
   run->running_loaders.push_back(&begun);
-  updates_at_begin_ = run->updates;
+  updates_seen = run->updates;
   epoch_at_begin_ = begun.epoch();
   // A run that was saved after a pass, but within the same epoch of the run, has that pass behind it.
   if (passes_to_skip == 0) return true;
@@ -102,13 +105,15 @@ bool LoaderRecord::on_pass_begin(data::LoaderBase& begun) {
   return false;
 }
 
-bool LoaderRecord::on_batch_end(data::LoaderBase&) {
+bool LoaderRecord::on_batch_end(data::LoaderBase& advanced) {
+  std::erase(run->running_loaders, &advanced);
+  run->running_loaders.push_back(&advanced);
   return run->boundary(*this);
 }
 
 void LoaderRecord::on_pass_end(data::LoaderBase& ended) noexcept {
   std::erase(run->running_loaders, &ended);
-  if (run->updates != updates_at_begin_) trains = true;
+  if (run->updates != updates_seen) trains = true;
   const bool goes_on = ended.epoch() == epoch_at_begin_;
   if (!goes_on) ++passes_in_epoch;
 }
@@ -147,7 +152,8 @@ void finish_epoch(Run& run) {
 // ---- windows ----
 
 void open_window(Run& run) {
-  const bool data_ends = !run.running_loaders.empty() && run.running_loaders.back()->is_last_batch();
+  const data::LoaderBase* loader = run.current_loader();
+  const bool data_ends = loader != nullptr && loader->is_last_batch();
   run.accumulation.open(data_ends);
 }
 

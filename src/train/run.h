@@ -9,6 +9,7 @@
 #include <hasten/checkpoint/folder.h>
 #include <hasten/comm/group.h>
 #include <hasten/config/process.h>
+#include <hasten/optim/reduce_on_plateau.h>
 #include <hasten/optim/stepper.h>
 #include <hasten/parallel/strategy.h>
 #include <hasten/params/parameter_set.h>
@@ -17,6 +18,7 @@
 
 #include "train/accumulation.h"
 #include "train/interrupt.h"
+#include "train/loss_watch.h"
 #include "train/observation.h"
 
 namespace torch::nn {
@@ -43,12 +45,15 @@ class ModelRecord {
   std::shared_ptr<torch::nn::Module> module;
   Hold hold;
   params::ParameterSet parameters;
+  std::unique_ptr<device::OperatorHook> keeps_fp32;  // null where no module of it does
   std::unique_ptr<parallel::Replica> replica;
   bool layout_on_trial = false;
   params::NamedTensors buffers_before_trial;
   at::Tensor random_state_before_trial;
 
   ModelRecord(std::shared_ptr<Run> run, std::shared_ptr<torch::nn::Module> module);
+  /// To be called again when parameters get other memory.
+  void keep_fp32();
 };
 
 class OptimizerRecord {
@@ -76,6 +81,15 @@ class SchedulerRecord {
   SchedulerRecord(std::shared_ptr<Run> run, torch::optim::LRScheduler& scheduler);
 };
 
+class PlateauRecord {
+ public:
+  std::shared_ptr<Run> run;
+  optim::ReduceOnPlateau* plateau;
+  Hold hold;
+
+  PlateauRecord(std::shared_ptr<Run> run, optim::ReduceOnPlateau& plateau);
+};
+
 class LoaderRecord final : public data::LoaderObserver {
  public:
   std::shared_ptr<Run> run;
@@ -85,6 +99,8 @@ class LoaderRecord final : public data::LoaderObserver {
   bool trains = false;               // an optimizer was updated in a loop over it
   std::int64_t passes_in_epoch = 0;  // loops over it that ended in the run's present epoch
   std::int64_t passes_to_skip = 0;   // those of them that the run before it was resumed had done
+  std::int64_t updates_seen = 0;     // when its loop took the batch in its hands
+  std::optional<bool> even_batches_before = std::nullopt;  // while a join has them otherwise
 
   LoaderRecord(std::shared_ptr<Run> run, data::LoaderBase& loader);
   ~LoaderRecord() override;
@@ -94,7 +110,6 @@ class LoaderRecord final : public data::LoaderObserver {
   void on_pass_end(data::LoaderBase& loader) noexcept override;
 
  private:
-  std::int64_t updates_at_begin_ = 0;
   std::int64_t epoch_at_begin_ = 0;
 };
 
@@ -145,18 +160,23 @@ class Run : public std::enable_shared_from_this<Run> {
   Records<ModelRecord> models;
   Records<OptimizerRecord> optimizers;
   Records<SchedulerRecord> schedulers;
+  Records<PlateauRecord> plateaus;
   Records<LoaderRecord> loaders;
   bool has_models = false;  // one was prepared at some time
 
   Accumulation accumulation;
   ItemMean item_mean;
+  LossWatch loss_watch;
   int no_sync_scopes = 0;
-  double backward_scale = 1.0;  // the loss scale that the present gradients carry
-  bool scaler_updated = true;   // since the last backward
+  bool trigger = false;            // raised by this rank
+  bool joining = false;            // ranks may have different numbers of batches
+  bool reduced_gradients = false;  // some were, since gradients were last dropped
+  double backward_scale = 1.0;     // the loss scale that the present gradients carry
+  bool scaler_updated = true;      // since the last backward
   bool scaler_saw_nonfinite = false;
   std::int64_t updates = 0;
 
-  std::vector<data::LoaderBase*> running_loaders;  // the innermost loop last
+  std::vector<data::LoaderBase*> running_loaders;  // those in a loop; the one that gave a batch last is last
 
   std::int64_t epoch = 0;
   std::optional<std::int64_t> epoch_count;
@@ -174,10 +194,18 @@ class Run : public std::enable_shared_from_this<Run> {
   std::unique_ptr<Observation> observation;
 
   [[nodiscard]] bool is_main() const { return process.rank == 0; }
+  /// The loader whose batch the program has in its hands; null outside of loops.
+  [[nodiscard]] data::LoaderBase* current_loader() const {
+    return running_loaders.empty() ? nullptr : running_loaders.back();
+  }
   /// Between a loader's batches: saves when due and looks whether to stop. False when the pass is to end.
   [[nodiscard]] bool boundary(LoaderRecord& record);
   /// Makes all ranks agree on whether one of them was told to stop, and saves if so. Every rank must call it.
   void agree_on_stopping();
+  /// The items of all ranks' backward passes of this window. Every rank must call it.
+  [[nodiscard]] std::int64_t sum_of_items();
+  /// Makes models, optimizers, schedules, scaler and counters those of another rank.
+  void adopt_state_of(int rank);
   /// Divides the gradients of every optimizer by the loss scale, once after each backward.
   void unscale_gradients();
 

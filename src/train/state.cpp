@@ -17,8 +17,9 @@
 /// What a checkpoint of a run holds:
 ///   model.safetensors, model_1.safetensors, ...      parameters and buffers under Python's names
 ///   optimizer.safetensors, optimizer_1.safetensors   state tensors as PARAMETER/STATE: "fc.weight/exp_avg"
-///   random_RANK.safetensors                          each rank's random generators
-///   state.json                                       all else: counters, learning rates, schedules, loaders
+///   random_RANK.safetensors                          each rank's random generators, and errors of
+///   compression state.json                                       all else: counters, learning rates,
+///   schedules, loaders
 namespace hasten {
 namespace detail {
 namespace {
@@ -30,6 +31,10 @@ constexpr const char* kStateFile = "state.json";
 constexpr const char* kRunFile = "run.json";
 // Neither a parameter's name nor a state's holds this.
 constexpr char kSeparator = '/';
+// The fp32 copy of a parameter in half precision, among the state that the optimizer keeps for it.
+constexpr const char* kMasterWeight = "master_weight";
+// Before the names of what the strategy keeps for one rank.
+constexpr const char* kStrategyPrefix = "strategy/";
 // State of an optimizer class that is not LibTorch's, as bytes.
 constexpr const char* kOpaque = "opaque";
 
@@ -100,6 +105,26 @@ params::NamedTensors tensors_of(const optim::OptimizerState& state) {
   return tensors;
 }
 
+optim::OptimizerState state_of(const OptimizerRecord& record, const optim::Names& names) {
+  optim::OptimizerState state = optim::get_state(*record.optimizer, names);
+  for (const auto& [parameter, weight] : record.stepper->master_weights())
+    state.parameters[names(parameter)].tensors[kMasterWeight] = weight;
+  return state;
+}
+
+void set_state(const OptimizerRecord& record, const optim::Names& names, optim::OptimizerState state) {
+  std::map<std::string, at::Tensor> weights;
+  for (auto& [name, saved] : state.parameters)
+    if (auto weight = saved.tensors.extract(kMasterWeight)) weights.emplace(name, weight.mapped());
+  std::erase_if(state.parameters, [](const auto& named) {
+    return named.second.tensors.empty() && named.second.scalars.empty();
+  });
+  optim::set_state(*record.optimizer, names, state);
+  for (const at::Tensor& parameter : record.parameters())
+    if (const auto weight = weights.find(names(parameter)); weight != weights.end())
+      record.stepper->set_master_weight(parameter, weight->second);
+}
+
 optim::OptimizerState optimizer_state_from(const json& saved, const params::NamedTensors& tensors) {
   optim::OptimizerState state;
   state.kind = saved.at("kind");
@@ -150,6 +175,7 @@ json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimize
              {"models", run.models.living().size()},
              {"optimizers", json::array()},
              {"schedulers", json::array()},
+             {"plateaus", json::array()},
              {"loaders", json::array()}};
   if (run.scaler) {
     const auto scaler = run.scaler->state();
@@ -165,6 +191,12 @@ json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimize
     const optim::SchedulerState scheduler = optim::get_state(*record.scheduler);
     state["schedulers"].push_back({{"step", scheduler.step}, {"base_lrs", scheduler.base_learning_rates}});
   });
+  run.plateaus.for_each([&](const PlateauRecord& record) {
+    const optim::PlateauState& plateau = record.plateau->state();
+    state["plateaus"].push_back({{"best", plateau.best ? json(*plateau.best) : json()},
+                                 {"failures", plateau.failures},
+                                 {"cooldown_left", plateau.cooldown_left}});
+  });
   run.loaders.for_each([&](const LoaderRecord& record) {
     json saved = to_json(record.loader->state());
     // An evaluation whose epoch is resumed is done again; training passes are not.
@@ -174,16 +206,75 @@ json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimize
   return state;
 }
 
+void restore_optimizer(OptimizerRecord& record, const optim::Names& names, const json& saved,
+                       const params::NamedTensors& tensors) {
+  set_state(record, names, optimizer_state_from(saved, tensors));
+  record.updates = saved.at("updates");
+}
+
+/// Schedules and the scaler, of which there must be as many as were saved.
+void restore_schedules(Run& run, const json& state) {
+  std::size_t index = 0;
+  run.schedulers.for_each([&](const SchedulerRecord& record) {
+    const json& saved = state.at("schedulers").at(index++);
+    optim::set_state(*record.scheduler,
+                     {.step = saved.at("step"), .base_learning_rates = saved.at("base_lrs")});
+  });
+  index = 0;
+  run.plateaus.for_each([&](const PlateauRecord& record) {
+    const json& saved = state.at("plateaus").at(index++);
+    const json& best = saved.at("best");
+    record.plateau->load_state({.best = best.is_null() ? std::nullopt : std::optional(best.get<double>()),
+                                .failures = saved.at("failures"),
+                                .cooldown_left = saved.at("cooldown_left")});
+  });
+  if (run.scaler && state.contains("scaler"))
+    run.scaler->load_state(
+        {.scale = state["scaler"].at("scale"), .growth_tracker = state["scaler"].at("growth_tracker")});
+}
+
+/// The named tensors of a rank, on all ranks.
+params::NamedTensors broadcast(comm::Group& group, const params::NamedTensors& mine, int root) {
+  json layout = json::array();
+  for (const auto& [name, tensor] : mine)
+    layout.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), tensor.is_cpu()});
+  layout = json::parse(group.broadcast_bytes(layout.dump(), root));
+  params::NamedTensors all;
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    const json& one = layout[i];
+    const at::Device device = one.at(3).get<bool>() ? at::Device(at::kCPU) : group.device();
+    const auto options = at::TensorOptions(device).dtype(static_cast<at::ScalarType>(one.at(1).get<int>()));
+    at::Tensor tensor = group.rank() == root ? mine[i].second.detach().contiguous()
+                                             : at::empty(one.at(2).get<std::vector<std::int64_t>>(), options);
+    group.broadcast_(tensor, root);
+    all.emplace_back(one.at(0), tensor);
+  }
+  return all;
+}
+
 params::NamedTensors random_states(const Run& run) {
   params::NamedTensors states{{"cpu", device::random_state(at::kCPU)}};
   if (!run.device.is_cpu()) states.emplace_back("device", device::random_state(run.device));
   return states;
 }
 
-void restore_random_states(const Run& run, const checkpoint::Reader& reader) {
+/// What belongs to this rank alone.
+params::NamedTensors rank_states(const Run& run) {
+  params::NamedTensors states = random_states(run);
+  for (auto& [name, tensor] : run.strategy->rank_state())
+    states.emplace_back(kStrategyPrefix + name, std::move(tensor));
+  return states;
+}
+
+void restore_rank_states(Run& run, const checkpoint::Reader& reader) {
+  params::NamedTensors of_strategy;
   for (const auto& [where, state] : checkpoint::read_tensors(reader.path(random_file(run.process.rank))))
-    if (where == "cpu" || !run.device.is_cpu())
+    if (where.starts_with(kStrategyPrefix)) {
+      of_strategy.emplace_back(where.substr(std::strlen(kStrategyPrefix)), state);
+    } else if (where == "cpu" || !run.device.is_cpu()) {
       device::set_random_state(where == "cpu" ? at::Device(at::kCPU) : run.device, state);
+    }
+  run.strategy->load_rank_state(of_strategy);
 }
 
 /// The counts of prepared things must be those that were saved: things are matched by their order.
@@ -214,9 +305,8 @@ fs::path Run::save(const fs::path& given) {
                    [&](const fs::path& path) { checkpoint::write_model(path, record.parameters); });
     });
     std::vector<optim::OptimizerState> optimizer_states;
-    optimizers.for_each([&](const OptimizerRecord& record) {
-      optimizer_states.push_back(optim::get_state(*record.optimizer, names));
-    });
+    optimizers.for_each(
+        [&](const OptimizerRecord& record) { optimizer_states.push_back(state_of(record, names)); });
     for (std::size_t i = 0; i < optimizer_states.size(); ++i)
       writer.write(numbered("optimizer", i), [&](const fs::path& path) {
         checkpoint::write_tensors(path, tensors_of(optimizer_states[i]));
@@ -226,7 +316,7 @@ fs::path Run::save(const fs::path& given) {
     });
   }
   writer.write(random_file(process.rank),
-               [&](const fs::path& path) { checkpoint::write_tensors(path, random_states(*this)); });
+               [&](const fs::path& path) { checkpoint::write_tensors(path, rank_states(*this)); });
   writer.commit();
   saved_updates = updates;
   if (given.empty()) {
@@ -245,10 +335,12 @@ void Run::load(const fs::path& folder) {
     const auto model_records = models.living();
     const auto optimizer_records = optimizers.living();
     const auto scheduler_records = schedulers.living();
+    const auto plateau_records = plateaus.living();
     const auto loader_records = loaders.living();
     require_as_many(state.at("models").get<std::size_t>(), model_records.size(), "models", folder);
     require_as_many(state.at("optimizers").size(), optimizer_records.size(), "optimizers", folder);
     require_as_many(state.at("schedulers").size(), scheduler_records.size(), "schedulers", folder);
+    require_as_many(state.at("plateaus").size(), plateau_records.size(), "plateau schedules", folder);
     require_as_many(state.at("loaders").size(), loader_records.size(), "loaders", folder);
     require(state.at("processes").get<int>() == process.world_size, ErrorCode::kMismatch, "load_state", "'",
             folder.string(), "' was saved by ", state.at("processes").get<int>(),
@@ -259,32 +351,44 @@ void Run::load(const fs::path& folder) {
     const optim::Names names = names_of_parameters(*this);
     for (std::size_t i = 0; i < optimizer_records.size(); ++i) {
       const json& saved = state.at("optimizers")[i];
-      const auto tensors = checkpoint::read_tensors(reader.path(numbered("optimizer", i)));
-      optim::set_state(*optimizer_records[i]->optimizer, names, optimizer_state_from(saved, tensors));
-      optimizer_records[i]->updates = saved.at("updates");
+      restore_optimizer(*optimizer_records[i], names, saved,
+                        checkpoint::read_tensors(reader.path(numbered("optimizer", i))));
     }
-    for (std::size_t i = 0; i < scheduler_records.size(); ++i) {
-      const json& saved = state.at("schedulers")[i];
-      optim::set_state(*scheduler_records[i]->scheduler,
-                       {.step = saved.at("step"), .base_learning_rates = saved.at("base_lrs")});
-    }
+    restore_schedules(*this, state);
     for (std::size_t i = 0; i < loader_records.size(); ++i) {
       const json& saved = state.at("loaders")[i];
       loader_records[i]->loader->load_state(loader_state_from(saved));
       loader_records[i]->passes_to_skip = loader_records[i]->passes_in_epoch = saved.at("passes");
     }
-    if (scaler && state.contains("scaler"))
-      scaler->load_state(
-          {.scale = state["scaler"].at("scale"), .growth_tracker = state["scaler"].at("growth_tracker")});
     updates = state.at("updates");
     epoch = state.at("epoch");
   } catch (const json::exception& error) {
     fail(ErrorCode::kCorruptData, "load_state", "'", (folder / kStateFile).string(),
          "' is damaged: ", error.what(), ".");
   }
-  restore_random_states(*this, reader);
+  restore_rank_states(*this, reader);
   saved_updates = seen_updates = updates;
   resumed_from = folder;
+}
+
+void Run::adopt_state_of(int rank) {
+  models.for_each([&](const ModelRecord& record) { record.replica->copy_from(rank); });
+  const optim::Names names = names_of_parameters(*this);
+  std::vector<optim::OptimizerState> states;
+  optimizers.for_each(
+      [&](const OptimizerRecord& record) { states.push_back(detail::state_of(record, names)); });
+  const json state = json::parse(group->broadcast_bytes(state_of(*this, states).dump(), rank));
+  std::size_t index = 0;
+  optimizers.for_each([&](OptimizerRecord& record) {
+    const params::NamedTensors tensors = broadcast(*group, tensors_of(states[index]), rank);
+    restore_optimizer(record, names, state.at("optimizers").at(index++), tensors);
+  });
+  restore_schedules(*this, state);
+  updates = seen_updates = state.at("updates");
+  // Weights of items begin anew, alike on all ranks.
+  item_mean = ItemMean();
+  accumulation.abandon();
+  precision::clear_cast_cache();
 }
 
 std::optional<fs::path> Run::newest_checkpoint(std::int64_t after) const {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <sstream>
@@ -121,7 +122,7 @@ TEST(Group, ReducesTheEndsOfTheIntegers) {
   });
 }
 
-TEST(Group, ReducesTruthValuesToAnyAndAll) {
+TEST(Group, ReducesTruthValuesToAnyAllNumberAndPart) {
   for (const bool shared : kWays)
     test::run_ranks(2, [&](test::Rank& rank) {
       const auto group = join(rank, shared);
@@ -130,10 +131,12 @@ TEST(Group, ReducesTruthValuesToAnyAndAll) {
       expect_same(group->all_reduce(mine, ReduceOp::kMax), numbers({1, 0, 1}, at::kBool));
       expect_same(group->all_reduce(mine, ReduceOp::kMin), numbers({0, 0, 1}, at::kBool));
       expect_same(group->all_reduce(mine, ReduceOp::kProduct), numbers({0, 0, 1}, at::kBool));
+      expect_same(group->all_reduce(mine, ReduceOp::kSum), numbers({1, 0, 2}, at::kLong));
+      expect_same(group->all_reduce(mine, ReduceOp::kMean), numbers({0.5, 0, 1}, at::kFloat));
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
-        const auto [code, text] = error_of([&] { return group->all_reduce(mine, op); });
+        const auto [code, text] = error_of([&] { group->all_reduce_(mine, op); });
         EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-        EXPECT_THAT(text, HasSubstr("[all_reduce] truth values have no"));
+        EXPECT_THAT(text, HasSubstr("of bool is of another type"));
       }
       group->barrier();  // the group is fine after a refusal
     });
@@ -475,6 +478,59 @@ TEST(Collectives, GoThroughBatchesOfAnyStructure) {
     const Sample copied = comm::broadcast(*group, sample, 1);
     EXPECT_EQ(copied.labels.at("a").item<float>(), 10);
     EXPECT_EQ(sample.labels.at("a").item<float>(), 10 * r);
+  });
+}
+
+TEST(Collectives, SendObjectsOfAnyKind) {
+  struct Row {
+    std::string name;
+    std::vector<std::optional<double>> scores;
+    std::map<std::string, at::Tensor> tensors;
+    bool operator==(const Row& other) const {
+      return name == other.name && scores == other.scores && tensors.size() == other.tensors.size();
+    }
+  };
+  test::run_ranks(3, [](test::Rank& rank) {
+    const auto group = join(rank);
+    const auto row_of = [](int r) {
+      return Row{"rank " + std::to_string(r) + std::string("\0x", 2),
+                 {1.5 * r, std::nullopt},
+                 {{"t", at::full({r, 2}, r, at::kBFloat16)}, {"none", {}}}};
+    };
+    const auto all = comm::gather_object(*group, row_of(rank.index()));
+    ASSERT_EQ(all.size(), 3U);
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_EQ(all[static_cast<std::size_t>(r)], row_of(r));
+      expect_same(all[static_cast<std::size_t>(r)].tensors.at("t"), row_of(r).tensors.at("t"));
+    }
+    std::vector<Row> rows;
+    if (rank.index() == 1) rows = {row_of(4), row_of(5)};
+    comm::broadcast_object_list(*group, rows, 1);
+    EXPECT_EQ(rows, (std::vector<Row>{row_of(4), row_of(5)}));
+  });
+}
+
+TEST(Group, ComparesCallsThatReturnAtOnceInDebugMode) {
+  test::run_ranks(2, [](test::Rank& rank) {
+    const auto group =
+        comm::Group::connect(rank.process(), at::kCPU, {.timeout = std::chrono::seconds(30), .debug = true});
+    const auto [code, text] =
+        error_of([&] { (void)group->all_reduce_async(at::ones({2 + rank.index()}), ReduceOp::kSum); });
+    EXPECT_EQ(code, ErrorCode::kMismatch);
+    EXPECT_THAT(text, testing::AllOf(HasSubstr("all_reduce_async"), HasSubstr("rank 0 float32 {2}"),
+                                     HasSubstr("rank 1 float32 {3}")));
+    const at::Tensor out = at::zeros({4});
+    EXPECT_THAT(error_of([&] {
+                  if (rank.index() == 0) {
+                    (void)group->all_gather_into(out, at::ones({2}));
+                  } else {
+                    (void)group->reduce_scatter(at::zeros({2}), out, ReduceOp::kSum);
+                  }
+                }).second,
+                HasSubstr("different calls"));
+    at::Tensor fine = at::ones({3});
+    group->all_reduce_async(fine, ReduceOp::kSum).wait();  // the group is fine after a refusal
+    EXPECT_EQ(fine[0].item<float>(), 2);
   });
 }
 

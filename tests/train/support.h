@@ -62,6 +62,17 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
+/// One weight w, from 0, with the loss w * x summed over a micro-batch, and SGD with a learning rate of 1.
+struct Scalar {
+  struct Net : torch::nn::Module {
+    Net() : w(register_parameter("w", at::zeros({1}))) {}
+    at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
+    at::Tensor w;
+  };
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  torch::optim::SGD sgd{net->parameters(), torch::optim::SGDOptions(1.0)};
+};
+
 /// All parameters end to end.
 inline at::Tensor flat(const torch::nn::Module& module) {
   std::vector<at::Tensor> parts;

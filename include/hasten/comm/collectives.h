@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include <hasten/comm/group.h>
+#include <hasten/tree/bytes.h>
 #include <hasten/tree/tree.h>
 
 /// The collectives of `Group` on batches of any structure (see `tree`). Every rank must call them with the
@@ -42,6 +45,28 @@ template <class Batch>
     group.broadcast_(copy, root);
     return copy;
   });
+}
+
+/// All ranks' values, in the order of ranks: anything that `tree::to_bytes` takes. Tensors arrive on the CPU.
+template <class T>
+[[nodiscard]] std::vector<T> gather_object(Group& group, const T& value) {
+  std::vector<T> all;
+  for (const std::string& bytes : group.all_gather_bytes(tree::to_bytes(value)))
+    all.push_back(tree::from_bytes<T>(bytes));
+  return all;
+}
+
+/// The value of rank `root`, as `gather_object` sends it; what the others give is ignored.
+template <class T>
+[[nodiscard]] T broadcast_object(Group& group, const T& value, int root = 0) {
+  return tree::from_bytes<T>(
+      group.broadcast_bytes(group.rank() == root ? tree::to_bytes(value) : std::string(), root));
+}
+
+/// Replaces the elements by those of rank `root`, which may be more or fewer.
+template <class T>
+void broadcast_object_list(Group& group, std::vector<T>& values, int root = 0) {
+  values = broadcast_object(group, values, root);
 }
 
 /// The tensor made as long along `dim` as the longest of all ranks, filled up with `pad_index` behind its

@@ -25,6 +25,9 @@ enum class ReduceOp { kSum, kMean, kMax, kMin, kProduct };
 struct GroupOptions {
   std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< how long a call waits for the other ranks
   bool shared_memory = true;                          ///< use it between ranks of one host
+  /// Calls that return at once compare what the ranks call and their shapes first, as blocking ones always
+  /// do.
+  bool debug = false;
 };
 
 /// A call that may still be running. Dropping it without `wait` is allowed, but then nothing says whether it
@@ -81,14 +84,17 @@ class Group {
   [[nodiscard]] const at::Device& device() const;
   /// Whether small tensors on the CPU go through shared memory.
   [[nodiscard]] bool uses_shared_memory() const;
+  /// Bytes of CPU tensors that this rank has given to collectives so far: what compression saves.
+  [[nodiscard]] std::int64_t bytes_given() const;
   /// c10d's view of the group, for its `Reducer`. Null for a process alone.
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const;
 
   /// The reduction of all ranks' tensors, element by element; the same bits on every rank. Shapes and dtypes
-  /// must agree. The mean of integers is float32. Truth values have no sum or mean, complex numbers only
-  /// these two.
+  /// must agree. The mean of integers is float32. The sum of truth values is their number, int64, and the
+  /// mean their part, float32; complex numbers have only these two.
   [[nodiscard]] at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op);
-  /// As `all_reduce`, into `tensor` itself. The mean of integers is refused, since it cannot be stored there.
+  /// As `all_reduce`, into `tensor` itself. The mean of integers is refused, since it cannot be stored there,
+  /// and so are sum and mean of truth values.
   void all_reduce_(const at::Tensor& tensor, ReduceOp op);
   /// Replaces `tensor` by that of rank `root`.
   void broadcast_(const at::Tensor& tensor, int root = 0);
@@ -107,7 +113,8 @@ class Group {
   /// Returns when all ranks have called it and this rank's device has done its work.
   void barrier();
 
-  /// The following return at once where they can. Shapes are not compared between ranks. Tensors must be
+  /// The following return at once where they can. Shapes are compared between ranks only with
+  /// `GroupOptions::debug`. Tensors must be
   /// contiguous and may not be touched until `wait`.
 
   /// Reduces `tensor` in place. For floats, 8, 32 and 64-bit integers.

@@ -14,6 +14,8 @@ struct LaunchSettings {
   std::optional<Precision> mixed_precision{};  ///< HASTEN_MIXED_PRECISION: no, bf16 or fp16
   bool cpu = false;                            ///< HASTEN_CPU: stay on the CPU though there is an accelerator
 
+  bool debug = false;  ///< HASTEN_DEBUG: compare what ranks do
+
   bool operator==(const LaunchSettings&) const = default;
 };
 

@@ -83,6 +83,9 @@ class LoaderBase {
   /// Gives this process its part of the order. Throws `kFailedPrecondition` within a pass, and what `Shard`
   /// throws.
   void shard(std::int64_t rank, std::int64_t num_processes);
+  /// Whether the last step is filled with copies; the option at first. Throws `kFailedPrecondition` within a
+  /// pass.
+  void set_even_batches(bool even);
   [[nodiscard]] std::int64_t rank() const noexcept;
   [[nodiscard]] std::int64_t num_processes() const noexcept;
 

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include <hasten/tree/tree.h>
 
 namespace hasten::device {
 
@@ -43,6 +47,8 @@ class Backend {
   /// Keeps memory that tensors free for the next ones, for the rest of the process, instead of giving it back
   /// to the system and paying for its pages again. Nothing for devices whose allocator does so anyway.
   virtual void keep_freed_memory() const = 0;
+  /// Gives memory that no tensor uses back to the system.
+  virtual void release_memory() const = 0;
   /// The name of c10d's collective backend that moves this device's tensors: "gloo", "nccl".
   [[nodiscard]] virtual std::string_view collectives() const = 0;
 };
@@ -75,5 +81,24 @@ void seed(std::uint64_t value);
 /// Copies a tensor to a device, without waiting where the source is page-locked. A tensor that is there is
 /// returned as it is.
 [[nodiscard]] at::Tensor copy_to(const at::Tensor& tensor, const at::Device& device, bool non_blocking);
+
+/// The batch with its tensors copied to a device. Entries of its outermost map with one of the keys to skip
+/// stay where they are.
+template <class Batch>
+[[nodiscard]] Batch send_to_device(Batch batch, const at::Device& device, bool non_blocking = false,
+                                   const std::vector<std::string>& skip_keys = {}) {
+  const auto move = [&](const at::Tensor& tensor) { return copy_to(tensor, device, non_blocking); };
+  if constexpr (requires {
+                  typename Batch::mapped_type;
+                  batch.begin()->first == skip_keys[0];
+                }) {
+    for (auto& [key, value] : batch)
+      if (std::find(skip_keys.begin(), skip_keys.end(), key) == skip_keys.end())
+        value = tree::map(std::move(value), move);
+    return batch;
+  } else {
+    return tree::map(std::move(batch), move);
+  }
+}
 
 }  // namespace hasten::device

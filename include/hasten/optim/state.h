@@ -52,7 +52,8 @@ using Names = std::function<std::string(const at::Tensor& parameter)>;
 [[nodiscard]] OptimizerState get_state(torch::optim::Optimizer& optimizer, const Names& names);
 
 /// Puts `state` into the optimizer: options, learning rates included, and the state of every parameter,
-/// converted to the parameter's dtype and device. Tensors are copied, into those that are there where they
+/// converted to the parameter's dtype and device (fp32 state of a parameter in half precision stays fp32).
+/// Tensors are copied, into those that are there where they
 /// fit. State of parameters that `state` does not mention is dropped. Checks first: kind, groups, names,
 /// fields and shapes; throws `kMismatch`, naming the group or the parameter and what differs, and then
 /// nothing was changed.

@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -29,7 +31,13 @@ class Stepper {
   /// step that its kernel cannot take: a sparse gradient, a parameter whose memory has gaps or whose dtype is
   /// no float, a device without the kernel, half precision under SGD on the CPU. The optimizer is borrowed
   /// and must outlive the result.
-  [[nodiscard]] static std::unique_ptr<Stepper> make(torch::optim::Optimizer& optimizer);
+  ///
+  /// With `fp32_master_weights`, parameters in half precision are updated in fp32: the optimizer sees, for
+  /// the time of a step, an fp32 copy in each one's place, which is kept from step to step, and its gradient
+  /// in fp32, and keeps its state in fp32. The parameter is then the rounded copy. A parameter that was
+  /// changed from outside since is copied anew.
+  [[nodiscard]] static std::unique_ptr<Stepper> make(torch::optim::Optimizer& optimizer,
+                                                     bool fp32_master_weights = false);
 
   virtual ~Stepper() = default;
   Stepper(const Stepper&) = delete;
@@ -49,6 +57,12 @@ class Stepper {
   /// Makes the gradients of all parameters undefined. Unlike `torch::optim::Optimizer::zero_grad` it works on
   /// gradients that are views into a bucket.
   void zero_grad();
+
+  /// The fp32 copies of parameters in half precision, beside each parameter; none without such.
+  using MasterWeights = std::vector<std::pair<at::Tensor, at::Tensor>>;
+  [[nodiscard]] virtual MasterWeights master_weights() const { return {}; }
+  /// Makes `weight`, of the parameter's shape, its fp32 copy. Nothing where none is kept.
+  virtual void set_master_weight(const at::Tensor& /*parameter*/, const at::Tensor& /*weight*/) {}
 
   /// The optimizer's class: "SGD", "Adam", ..., or the full name of a class that is not LibTorch's.
   [[nodiscard]] std::string_view kind() const noexcept { return kind_; }

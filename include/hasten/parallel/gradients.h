@@ -12,8 +12,8 @@ namespace hasten::parallel {
 /// what norms and clipping act on.
 [[nodiscard]] std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
-/// (sum |g|^p)^(1/p) over all elements; the largest |g| for infinity. 0-d, in the gradients' type (float for
-/// mixed ones); 0 for none.
+/// (sum |g|^p)^(1/p) over all elements; the largest |g| for infinity. 0-d, on the first gradient's device, in
+/// fp32, or in fp64 where a gradient is; 0 for none.
 [[nodiscard]] at::Tensor norm(const std::vector<at::Tensor>& gradients, double norm_type);
 
 /// Multiplies the gradients by min(1, max_norm / (total_norm + 1e-6)), as PyTorch's clip_grad_norm_ does.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,6 +27,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;  ///< the whole parameter's shape, also when a rank holds a part of it
   at::ScalarType dtype;             ///< the type the model was built with
   std::size_t unit = 0;             ///< index in `ParameterSet::units`
+  bool sparse_gradient = false;     ///< its gradient is a sparse tensor: an embedding made with `sparse`
 };
 
 /// A group of parameters that is moved as one: those that belong to one module.
@@ -40,7 +42,9 @@ class ParameterSet {
   /// Names must be unique. A tensor that comes again under a second name is tied: it stays one parameter,
   /// known by the first name, and the second is recorded in `aliases`. Throws `kInvalidArgument` for a name
   /// given twice.
-  ParameterSet(const NamedTensors& parameters, NamedTensors buffers);
+  /// `sparse` names the parameters whose gradients are sparse.
+  ParameterSet(const NamedTensors& parameters, NamedTensors buffers,
+               const std::set<std::string>& sparse = {});
 
   /// Every parameter once, in the order given.
   [[nodiscard]] const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
@@ -83,9 +87,16 @@ class ParameterSet {
   std::unordered_map<const at::TensorImpl*, std::size_t> index_;
 };
 
+/// Whether a module's path is that of `module` or of a part of it: "layer1.0" is below "layer1".
+[[nodiscard]] bool is_below(std::string_view path, std::string_view module);
+
 /// Gives a tensor other contents (another device, layout or type) while it stays the same tensor for everyone
-/// that holds it. The one place that does so.
+/// that holds it.
 void replace_contents(const at::Tensor& tensor, const at::Tensor& contents);
+
+/// The same, unseen by autograd: hooks on the tensor's gradient stay where `replace_contents` drops them with
+/// a change of type. To be undone before the next forward or backward pass.
+void lend_contents(const at::Tensor& tensor, const at::Tensor& contents);
 
 /// The parameters and buffers of a module and its submodules under Python's names.
 [[nodiscard]] ParameterSet from_module(const torch::nn::Module& module);

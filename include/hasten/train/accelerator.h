@@ -3,6 +3,7 @@
 #include <concepts>
 #include <filesystem>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,10 +19,15 @@
 
 #include <hasten/comm/collectives.h>
 #include <hasten/comm/group.h>
+#include <hasten/memory/batch_size.h>
+#include <hasten/metrics/metrics.h>
 #include <hasten/track/tracker.h>
 #include <hasten/train/handles.h>
+#include <hasten/train/local_sgd.h>
 #include <hasten/train/options.h>
+#include <hasten/train/profile.h>
 #include <hasten/train/scopes.h>
+#include <hasten/tree/split.h>
 
 namespace hasten {
 
@@ -46,12 +52,18 @@ template <class T>
 concept Scheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 
 template <class T>
+concept Plateau = std::same_as<std::remove_cvref_t<T>, optim::ReduceOnPlateau>;
+
+template <class T>
 concept Loader = std::derived_from<std::remove_cvref_t<T>, data::LoaderBase>;
 
 template <class T>
 inline constexpr bool kUnknown = false;
 
 }  // namespace detail
+
+/// Seeds the default random generators of all devices.
+void set_seed(std::uint64_t seed);
 
 /// A value for `Accelerator::log`: a number, or a tensor of one element, which is read only when it is due.
 using LogValue = std::variant<double, at::Tensor>;
@@ -111,6 +123,15 @@ class Accelerator {
     return NoSyncScope(*run_);
   }
 
+  /// Lets ranks have different numbers of batches while the result lives; see `JoinScope`. For loops that
+  /// train: nothing else that all ranks must call may be called within. All prepared models take part,
+  /// whether named here or not. Every rank must call it.
+  template <class... Models>
+  [[nodiscard]] JoinScope join_uneven_inputs(const PreparedModel<Models>&...) {
+    return {*run_, JoinOptions()};
+  }
+  [[nodiscard]] JoinScope join_uneven_inputs(const JoinOptions& options) { return {*run_, options}; }
+
   /// Whether this micro-batch completes its window, so that optimizers step; true outside of `accumulate`.
   [[nodiscard]] bool sync_gradients() const;
 
@@ -120,13 +141,16 @@ class Accelerator {
   /// Scales the gradients of a model so that their norm is at most `max_norm`; returns the norm they had, a
   /// 0-d tensor on their device, without waiting for it. In fp16 the gradients are brought to their true size
   /// first. Within a window that is not complete nothing is changed. `norm_type` infinity takes the largest
-  /// absolute value.
+  /// absolute value. Gradients may be of several types and devices, sparse, or missing. With
+  /// `error_if_nonfinite` a norm that is not finite throws `kFailedPrecondition`, naming the parameters, and
+  /// no gradient is changed; that waits for the device.
   template <class Module>
-  at::Tensor clip_grad_norm_(const PreparedModel<Module>& model, double max_norm, double norm_type = 2.0) {
-    return clip_grad_norm_(detail::parameters_of(*model.record()), max_norm, norm_type);
+  at::Tensor clip_grad_norm_(const PreparedModel<Module>& model, double max_norm, double norm_type = 2.0,
+                             bool error_if_nonfinite = false) {
+    return clip_grad_norm_(detail::parameters_of(*model.record()), max_norm, norm_type, error_if_nonfinite);
   }
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                             double norm_type = 2.0);
+                             double norm_type = 2.0, bool error_if_nonfinite = false);
 
   /// Limits each element of the gradients to [-limit, limit], under the same conditions.
   template <class Module>
@@ -153,6 +177,59 @@ class Accelerator {
     return tree::map(batch, [this](const at::Tensor& tensor) { return gather_rows(tensor); });
   }
 
+  /// Like `gather_for_metrics`, for results that are no tensors, one a sample: all that `tree::to_bytes`
+  /// takes.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_object_for_metrics(const std::vector<T>& results) const {
+    const auto rows = rows_that_count(static_cast<std::int64_t>(results.size()));
+    std::vector<T> all;
+    for (auto& of_rank :
+         comm::gather_object(group(), std::vector<T>(results.begin(), results.begin() + rows)))
+      all.insert(all.end(), std::make_move_iterator(of_rank.begin()), std::make_move_iterator(of_rank.end()));
+    return all;
+  }
+
+  /// All ranks' values, in the order of ranks: numbers, strings, tensors, containers and structs of them.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_object(const T& value) const {
+    return comm::gather_object(group(), value);
+  }
+
+  /// The tensors of a rank, on every rank. Shapes must agree.
+  template <class Batch>
+  [[nodiscard]] Batch broadcast(const Batch& batch, int from_process = 0) const {
+    return comm::broadcast(group(), batch, from_process);
+  }
+
+  /// Replaces the elements by those of a rank, which may be more or fewer. As `gather_object`.
+  template <class T>
+  void broadcast_object_list(std::vector<T>& values, int from_process = 0) const {
+    comm::broadcast_object_list(group(), values, from_process);
+  }
+
+  /// This process's share of inputs that every process has: tensors along their first dimension, vectors,
+  /// and maps and structs of such. The first processes get one more where it does not divide. With
+  /// `apply_padding` all get as many, the last input again where there are too few.
+  template <class Batch>
+  [[nodiscard]] Batch split_between_processes(const Batch& inputs, bool apply_padding = false) const {
+    return tree::split(inputs, process_index(), num_processes(), apply_padding);
+  }
+
+  /// sum(weight * value) / sum(weight) over the ranks, in float64, in the value's type. Ranks without weight
+  /// count nothing, whatever their value; NaN when no rank has any. For means over different numbers of
+  /// samples. Throws `kInvalidArgument` for a negative weight, integers and complex numbers.
+  [[nodiscard]] at::Tensor weighted_mean(const at::Tensor& value, double weight) const;
+
+  /// Counts a batch into a metric, without the rows that stand for repeated samples: `metric.update(...)`
+  /// with the tensors cut to the rest. To be called in the loop over a prepared loader.
+  template <class Metric, class... Tensors>
+  void update(Metric& metric, const Tensors&... tensors) const {
+    metric.update(only_rows_that_count(tensors)...);
+  }
+
+  /// The metric over all ranks, by one reduction and one read. Every rank must call it.
+  [[nodiscard]] double compute(const metrics::Metric& metric) const;
+
   /// The tensors of all ranks combined element by element, on every rank. Integers average to float.
   template <class Batch>
   [[nodiscard]] Batch reduce(const Batch& batch, comm::ReduceOp op = comm::ReduceOp::kSum) const {
@@ -165,6 +242,41 @@ class Accelerator {
                                            bool pad_first = false) const {
     return comm::pad_across(group(), batch, dim, pad_index, pad_first);
   }
+
+  /// Seeds the random generators of all devices; with `device_specific` each rank's by its own number, the
+  /// seed plus its rank.
+  void set_seed(std::uint64_t seed, bool device_specific = false) const;
+
+  /// Raises a flag that `check_trigger` shows to all ranks.
+  void set_trigger();
+  /// Whether any rank raised its flag since the last time this was true; lowers them then. Every rank must
+  /// call it.
+  [[nodiscard]] bool check_trigger();
+
+  /// The loader, whose next loop leaves out its first batches; later ones do not.
+  template <class Loader>
+  [[nodiscard]] PreparedLoader<Loader> skip_first_batches(const PreparedLoader<Loader>& loader,
+                                                          std::int64_t count) const {
+    skip_first_batches(*loader.record(), count);
+    return loader;
+  }
+
+  /// Empties the handles given, and gives the memory that is kept for later back.
+  template <class... Handles>
+  void free_memory(Handles&... handles) const {
+    ((handles = Handles()), ...);
+    release_memory();
+  }
+
+  /// `memory::find_executable_batch_size` for all ranks together.
+  template <class F>
+  auto find_executable_batch_size(std::int64_t starting_batch_size, F&& f, bool halve = false) const {
+    return memory::find_executable_batch_size(
+        {.starting_batch_size = starting_batch_size, .halve = halve, .group = &group()}, std::forward<F>(f));
+  }
+
+  /// Records what LibTorch does while the result lives; see `Profile`.
+  [[nodiscard]] Profile profile(const ProfileOptions& options = {}) const { return {*run_, options}; }
 
   void wait_for_everyone() const;
   [[nodiscard]] bool is_main_process() const;        ///< rank 0 of all
@@ -244,6 +356,9 @@ class Accelerator {
   [[nodiscard]] comm::Group& group() const;
 
  private:
+  friend class LocalSgd;
+  friend class Logger;
+
   template <class Thing>
   auto prepare_one(Thing&& thing) {
     using T = std::remove_cvref_t<Thing>;
@@ -261,6 +376,10 @@ class Accelerator {
                     "hasten: a scheduler is borrowed; give prepare a named one that outlives its handle");
       return PreparedScheduler<T>(thing,
                                   detail::attach(*run_, static_cast<torch::optim::LRScheduler&>(thing)));
+    } else if constexpr (detail::Plateau<Thing>) {
+      static_assert(kIsLvalue,
+                    "hasten: a schedule is borrowed; give prepare a named one that outlives its handle");
+      return PreparedPlateau(thing, detail::attach(*run_, thing));
     } else if constexpr (detail::Loader<Thing>) {
       static_assert(kIsLvalue,
                     "hasten: a loader is borrowed; give prepare a named one that outlives its handle");
@@ -268,11 +387,22 @@ class Accelerator {
     } else {
       static_assert(
           detail::kUnknown<T>,
-          "hasten: prepare takes module holders, shared pointers to modules, optimizers, LR schedulers and "
-          "hasten::data::Loader; include the headers that define them");
+          "hasten: prepare takes module holders, shared pointers to modules, optimizers, LR schedulers, "
+          "hasten::optim::ReduceOnPlateau and hasten::data::Loader; include the headers that define them");
     }
   }
 
+  /// How many of this rank's rows of the present batch are no copies that filled it.
+  [[nodiscard]] std::int64_t rows_that_count(std::int64_t rows) const;
+  template <class Batch>
+  [[nodiscard]] Batch only_rows_that_count(const Batch& batch) const {
+    return tree::map(batch, [this](const at::Tensor& tensor) {
+      return tensor.defined() && tensor.dim() > 0 ? tensor.narrow(0, 0, rows_that_count(tensor.size(0)))
+                                                  : tensor;
+    });
+  }
+  void release_memory() const;
+  void skip_first_batches(detail::LoaderRecord& record, std::int64_t count) const;
   [[nodiscard]] at::Tensor gather_rows(const at::Tensor& tensor) const;
   void print_line(const std::string& line) const;
   void save_model(const detail::ModelRecord& record, const std::filesystem::path& folder) const;

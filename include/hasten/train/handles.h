@@ -24,7 +24,7 @@ class PreparedModel {
 
   /// The module's `forward`, with any arguments and its default ones. In mixed precision its outputs come
   /// back in fp32. Throws `kMismatch`, with the shapes and devices of the arguments, when LibTorch refuses
-  /// them.
+  /// them, and `kUnavailable`, with the operator, when it cannot compute in the run's precision.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     try {
@@ -34,7 +34,7 @@ class PreparedModel {
       } else {
         return run([&](Module& module) { return module.forward(std::forward<Arguments>(arguments)...); });
       }
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       std::vector<at::Tensor> inputs;
       (note_input(inputs, arguments), ...);
       detail::fail_forward(*record_, error, inputs);
@@ -145,6 +145,25 @@ class PreparedScheduler {
   std::shared_ptr<detail::SchedulerRecord> record_;
 };
 
+/// A schedule that follows a metric. Borrows the schedule.
+class PreparedPlateau {
+ public:
+  PreparedPlateau() = default;
+  PreparedPlateau(optim::ReduceOnPlateau& plateau, std::shared_ptr<detail::PlateauRecord> record)
+      : plateau_(&plateau), record_(std::move(record)) {}
+
+  /// Takes in a metric, of which the mean over all ranks counts, so that rates stay alike; returns whether
+  /// they were reduced. Counts in every call, whatever windows do. Every rank must call it.
+  bool step(double metric) const { return detail::step(*record_, metric); }
+
+  [[nodiscard]] optim::ReduceOnPlateau* operator->() const noexcept { return plateau_; }
+  [[nodiscard]] optim::ReduceOnPlateau& operator*() const noexcept { return *plateau_; }
+
+ private:
+  optim::ReduceOnPlateau* plateau_ = nullptr;
+  std::shared_ptr<detail::PlateauRecord> record_;
+};
+
 /// A loader that gives this process's part of every epoch, on its device. Borrows the loader.
 template <class Loader>
 class PreparedLoader {
@@ -161,6 +180,7 @@ class PreparedLoader {
 
   [[nodiscard]] Loader* operator->() const noexcept { return loader_; }
   [[nodiscard]] Loader& operator*() const noexcept { return *loader_; }
+  [[nodiscard]] const std::shared_ptr<detail::LoaderRecord>& record() const noexcept { return record_; }
 
  private:
   Loader* loader_ = nullptr;

@@ -15,6 +15,9 @@
 
 namespace hasten {
 
+using parallel::DataParallelOptions;
+using parallel::GradientCompression;
+
 /// Where a run keeps its files, and when it saves itself. New fields are appended.
 struct ProjectOptions {
   /// Folder of the run: checkpoints under `checkpoints/`, trackers' files under `logs/`. Empty: nothing is
@@ -52,6 +55,15 @@ struct BackwardOptions {
   /// divided by the number of all their items, however these are spread. Every backward pass of a window, on
   /// every rank, must give it or none.
   std::optional<std::int64_t> items = std::nullopt;
+};
+
+/// How ranks whose data ends at different steps go on together. New fields are appended.
+struct JoinOptions {
+  /// Gradients are divided by the number of all ranks, also when some have no data left; else by the number
+  /// of those that have. The name is PyTorch's.
+  bool divide_by_initial_world_size = true;
+  /// For the time of it, whether prepared loaders fill their last step with copies. Unset: as they are.
+  std::optional<bool> even_batches = std::nullopt;
 };
 
 /// In which memory layout the weights of convolutions are kept.
@@ -95,6 +107,18 @@ struct AcceleratorOptions {
   /// A scheduler's step counts only when an optimizer was updated. Off, each call counts.
   bool step_scheduler_with_optimizer = true;
   ScheduleUnit schedule_unit = ScheduleUnit::kUpdates;
+  /// In mixed precision, modules whose parameters compute in fp32 all the same, by their paths as in
+  /// parameter names: {"head", "encoder.norm"}. A path stands for all that is below it. See
+  /// `precision::keep_fp32`, and `precision::in_fp32` for a part of a `forward`.
+  std::vector<std::string> keep_fp32 = {};
+  /// A parameter that is bf16 itself is updated through an fp32 copy, which the optimizer's side keeps and a
+  /// checkpoint holds: most updates are too small for bf16's 8 bits to change.
+  bool fp32_master_weights = true;
+  /// Check at every update, on several processes, that all ranks have the same gradients before it and the
+  /// same weights after it; throws `kMismatch` with the first parameter that differs. Calls of the group that
+  /// return at once compare shapes first, too. Costs a pass over all parameters; nothing when off. The
+  /// environment's HASTEN_DEBUG=1 does the same.
+  bool debug = false;
 };
 
 }  // namespace hasten

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <hasten/data/loader_base.h>
+#include <hasten/device/operator_hook.h>
 #include <hasten/precision/autocast.h>
 
 namespace torch::nn {
@@ -17,6 +18,9 @@ namespace torch::optim {
 class LRScheduler;
 class Optimizer;
 }  // namespace torch::optim
+namespace hasten::optim {
+class ReduceOnPlateau;
+}
 
 /// What stands behind the prepared handles. Not for users.
 namespace hasten::detail {
@@ -25,11 +29,13 @@ class Run;
 class ModelRecord;
 class OptimizerRecord;
 class SchedulerRecord;
+class PlateauRecord;
 class LoaderRecord;
 
 [[nodiscard]] std::shared_ptr<ModelRecord> attach(Run& run, std::shared_ptr<torch::nn::Module> module);
 [[nodiscard]] std::shared_ptr<OptimizerRecord> attach(Run& run, torch::optim::Optimizer& optimizer);
 [[nodiscard]] std::shared_ptr<SchedulerRecord> attach(Run& run, torch::optim::LRScheduler& scheduler);
+[[nodiscard]] std::shared_ptr<PlateauRecord> attach(Run& run, optim::ReduceOnPlateau& plateau);
 [[nodiscard]] std::shared_ptr<LoaderRecord> attach(Run& run, data::LoaderBase& loader);
 /// Checks what can only be checked when all things of one `prepare` are known.
 void finish_attaching(Run& run);
@@ -44,6 +50,8 @@ class ForwardScope {
  private:
   Precision precision_;
   precision::Autocast autocast_;
+  device::OperatorHookScope fp32_;
+  device::OperatorHookScope strategy_;
 };
 
 /// Whether the model's layout was chosen for it and no forward pass has shown yet that its code can work with
@@ -67,16 +75,18 @@ class LayoutTrial {
 /// buffers and the random state are those from before the pass, so that it can be run again.
 [[nodiscard]] bool give_up_layout(ModelRecord& record, const std::exception& error);
 
-/// Throws what LibTorch said of a forward pass as an `Error` of code `kMismatch` that names the inputs,
-/// without the list of stack frames; rethrows what is no fault of the inputs: memory that ran out, a lost
-/// rank.
-[[noreturn]] void fail_forward(const ModelRecord& record, const c10::Error& error,
+/// Throws what LibTorch said of a forward pass as an `Error` without the list of stack frames: of code
+/// `kUnavailable`, naming the operator, where it cannot compute in this run's precision, else of code
+/// `kMismatch`, naming the inputs. Rethrows what is no fault of the inputs: memory that ran out, a lost rank,
+/// an exception that is not LibTorch's.
+[[noreturn]] void fail_forward(const ModelRecord& record, const std::exception& error,
                                const std::vector<at::Tensor>& inputs);
 
 void step(OptimizerRecord& record, const std::function<at::Tensor()>* closure, at::Tensor* loss);
 void zero_grad(OptimizerRecord& record);
 [[nodiscard]] bool step_was_skipped(const OptimizerRecord& record);
 void step(SchedulerRecord& record);
+bool step(PlateauRecord& record, double metric);
 [[nodiscard]] std::vector<at::Tensor> parameters_of(const ModelRecord& record);
 
 }  // namespace hasten::detail

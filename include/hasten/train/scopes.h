@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <memory>
+
+#include <hasten/train/options.h>
 
 /// What Accelerate's `with` blocks are here: objects whose life is the block's.
 namespace hasten {
@@ -15,6 +18,9 @@ void close_window(Run& run) noexcept;
 void forbid_synchronizing(Run& run, bool on) noexcept;
 void wait_for_main(Run& run);
 void release_others(Run& run) noexcept;
+void begin_join(Run& run, const JoinOptions& options);
+void end_join(Run& run);
+void abandon_join(Run& run) noexcept;
 void begin_epochs(Run& run, std::int64_t count);
 [[nodiscard]] std::int64_t current_epoch(const Run& run);
 [[nodiscard]] bool epochs_are_over(const Run& run);
@@ -56,6 +62,32 @@ class [[nodiscard]] MainProcessFirstScope {
 
  private:
   detail::Run& run_;
+};
+
+/// A block in which the ranks' loops may have different numbers of batches. A rank whose loop has ended waits
+/// at the end of the block, and takes part in the others' reductions with gradients of zero. Then all ranks
+/// take over the models, optimizers, schedules and scaler of a rank that made the most updates, so that they
+/// are equal to the bit. Leaving the block throws what these exchanges throw; when an exception leaves it,
+/// nothing is waited for.
+class [[nodiscard]] JoinScope {
+ public:
+  JoinScope(detail::Run& run, const JoinOptions& options)
+      : run_(run), exceptions_(std::uncaught_exceptions()) {
+    detail::begin_join(run_, options);
+  }
+  ~JoinScope() noexcept(false) {
+    if (std::uncaught_exceptions() > exceptions_) {
+      detail::abandon_join(run_);
+    } else {
+      detail::end_join(run_);
+    }
+  }
+  JoinScope(const JoinScope&) = delete;
+  JoinScope& operator=(const JoinScope&) = delete;
+
+ private:
+  detail::Run& run_;
+  int exceptions_;
 };
 
 /// The epochs that a run has left: `for (auto epoch : accelerator.epochs(10))`. After a resume it begins with

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <malloc.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -33,6 +34,10 @@ class Cpu final : public Backend {
   std::string_view collectives() const override { return "gloo"; }
 
   void keep_freed_memory() const override { device::keep_freed_memory(); }
+  void release_memory() const override {
+    release_kept_memory();
+    ::malloc_trim(0);
+  }
 
   Memory memory(int) const override {
     rusage usage{};

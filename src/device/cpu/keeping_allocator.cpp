@@ -48,6 +48,14 @@ class KeepingAllocator final : public c10::Allocator {
 
   std::mutex& mutex() { return mutex_; }
 
+  void release() {
+    const std::lock_guard lock(mutex_);
+    for (const Block& block : kept_) ::munmap(block.data, block.size);
+    kept_.clear();
+    kept_bytes_ = 0;
+    most_in_use_ = in_use_bytes_;
+  }
+
  private:
   void* take(std::size_t size) {
     const std::lock_guard lock(mutex_);
@@ -127,6 +135,10 @@ void KeepingAllocator::give_back(void* data) {
 }
 
 }  // namespace
+
+void release_kept_memory() {
+  allocator().release();
+}
 
 void keep_freed_memory() {
 // The sanitizers' allocators see more when they see every tensor.

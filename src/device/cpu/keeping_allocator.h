@@ -11,4 +11,7 @@ namespace hasten::device {
 /// program has installed itself. To be called from any thread.
 void keep_freed_memory();
 
+/// Gives what is kept back to the system.
+void release_kept_memory();
+
 }  // namespace hasten::device

@@ -35,6 +35,11 @@ class Cuda final : public Backend {
 
   void step_boundary() const override {}
   void keep_freed_memory() const override {}
+  void release_memory() const override {
+    // Nothing is kept, and the driver is not started for it, before the first tensor.
+    if (auto* allocator = c10::cuda::CUDACachingAllocator::get(); allocator->initialized())
+      allocator->emptyCache();
+  }
   bool wants_pinned_memory() const override { return true; }
   std::string_view collectives() const override { return "nccl"; }
 

@@ -18,6 +18,7 @@ class NoCuda final : public Backend {
   void synchronize(int) const override { refuse(); }
   void step_boundary() const override {}
   void keep_freed_memory() const override {}
+  void release_memory() const override {}
   bool wants_pinned_memory() const override { return true; }
   bool has_fast_bf16() const override { return false; }
   Memory memory(int) const override { refuse(); }

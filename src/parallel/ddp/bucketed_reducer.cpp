@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <hasten/base/error.h>
+
+#include "parallel/ddp/compression.h"
 
 namespace hasten::parallel {
 namespace {
@@ -38,7 +42,8 @@ class BucketedReducer::Implementation {
       names_.push_back(parameter->name);
       tensors_.push_back(parameter->tensor);
     }
-    const std::vector<bool> sparse(tensors_.size(), false);
+    std::vector<bool> sparse;
+    for (const params::Parameter* parameter : parameters) sparse.push_back(parameter->sparse_gradient);
     // The first bucket is small, so that the first reduction starts early in the backward pass.
     const auto cap = static_cast<std::size_t>(options.bucket_cap_mb * static_cast<double>(kMebibyte));
     const std::vector<std::size_t> limits{std::min(kMebibyte, cap), cap};
@@ -54,8 +59,18 @@ class BucketedReducer::Implementation {
     logger_ = std::make_shared<c10d::Logger>(reducer_);
     reducer_->set_logger(logger_);
     if (options.static_graph) reducer_->set_static_graph();
+    learns_graph_ = options.static_graph;
+    ParameterNames parameter_names;
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      parameter_names.emplace(tensors_[i].unsafeGetTensorImpl(), names_[i]);
+    if (auto compression = make_compression(group_, options, std::move(parameter_names))) {
+      compression_ = compression.get();
+      reducer_->register_comm_hook(std::move(compression));
+    }
     searches_ = options.find_unused_parameters || options.static_graph;
   }
+
+  [[nodiscard]] Compression* compression() const { return compression_; }
 
   ~Implementation() { reducer_->remove_autograd_hooks(); }
 
@@ -63,6 +78,15 @@ class BucketedReducer::Implementation {
     reducer_->rebuild_buckets();
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward(searches_ ? std::vector<at::Tensor>{loss} : std::vector<at::Tensor>{});
+    if (!learns_graph_) return;
+    // In the first pass of a static graph the reducer only counts how often each parameter is used, and has
+    // to be told when the pass is over. That must happen within the pass, at its end.
+    learns_graph_ = false;
+    loss.register_hook([reducer = reducer_, told = std::make_shared<bool>(false)](const at::Tensor&) {
+      if (!std::exchange(*told, true))
+        torch::autograd::Engine::get_default_engine().queue_callback(
+            [reducer] { reducer->delay_all_reduce(); });
+    });
   }
 
   void finish() {
@@ -86,7 +110,9 @@ class BucketedReducer::Implementation {
   std::vector<std::string> names_;
   std::shared_ptr<ObservableReducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;
+  Compression* compression_ = nullptr;  // the reducer's
   bool searches_ = false;
+  bool learns_graph_ = false;
 };
 
 BucketedReducer::BucketedReducer(std::shared_ptr<comm::Group> group,
@@ -99,6 +125,13 @@ void BucketedReducer::arm(const at::Tensor& loss) {
 }
 void BucketedReducer::finish() {
   implementation_->finish();
+}
+params::NamedTensors BucketedReducer::compression_state() const {
+  const Compression* compression = implementation_->compression();
+  return compression == nullptr ? params::NamedTensors() : compression->state();
+}
+void BucketedReducer::load_compression_state(const params::NamedTensors& state) {
+  if (Compression* compression = implementation_->compression()) compression->load_state(state);
 }
 
 }  // namespace hasten::parallel

@@ -28,6 +28,10 @@ class BucketedReducer {
   /// part in the loss, when they are not searched for.
   void finish();
 
+  /// What compression keeps between steps, by parameter.
+  [[nodiscard]] params::NamedTensors compression_state() const;
+  void load_compression_state(const params::NamedTensors& state);
+
  private:
   class Implementation;
   std::unique_ptr<Implementation> implementation_;

@@ -6,6 +6,8 @@ namespace {
 class SoloReplica final : public Replica {
  public:
   void before_forward() override {}
+  void copy_from(int) override {}
+  void average() override {}
 };
 
 /// One process: nothing is shared, so nothing is reduced.
@@ -16,9 +18,10 @@ class Solo final : public Strategy {
     return std::make_unique<SoloReplica>();
   }
   void attach(torch::optim::Optimizer&) override {}
-  void backward(const at::Tensor& loss, const at::Tensor& weight, bool,
-                const BackwardOptions& options) override {
+  int backward(const at::Tensor& loss, const at::Tensor& weight, bool,
+               const BackwardOptions& options) override {
     loss.backward(weight, options.retain_graph, options.create_graph);
+    return 1;
   }
 };
 

@@ -1,6 +1,6 @@
 """Writes the reference values in this folder: what PyTorch's Python optimizers and schedules give.
 
-Needs torch 2.13; run as
+Needs torch 2.13 and transformers 5.24; run as
     python generate.py
 Each file states the inputs beside the values. Floats are what was computed in the dtype that a case names, in double
 precision where it names none.
@@ -10,6 +10,7 @@ import math
 import pathlib
 
 import torch
+import transformers.optimization as T
 from torch.optim import lr_scheduler
 
 FOLDER = pathlib.Path(__file__).parent
@@ -159,13 +160,21 @@ def groups():
 STEPS = 24
 
 
-def warmup(steps, after):
-    return lambda t: t / steps if t < steps else after(t)
+def part(name, **options):
+    return [name, options]
 
 
 def schedules():
     S = lr_scheduler
     cycle = dict(max_lr=0.2, total_steps=STEPS, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)
+    momentum = dict(base_momentum=0.8, max_momentum=0.92)
+    one_cycle = dict(maximum=0.2, total_steps=STEPS, warmup_fraction=0.3, start_divisor=25.0, end_divisor=1e4)
+    cyclic = dict(minimum=0.01, maximum=0.1, steps_up=4)
+
+    def wsd(o, lines, **options):
+        return T.get_wsd_schedule(o, 4, 6, num_stable_steps=5, warmup_type=lines[0], decay_type=lines[1], **options)
+
+    stable = dict(warmup_steps=4, stable_steps=5, decay_steps=6)
     return [
         ("step", dict(step_size=5, gamma=0.5), lambda o: S.StepLR(o, 5, 0.5)),
         ("multi_step", dict(milestones=[15, 3, 8], gamma=0.1), lambda o: S.MultiStepLR(o, [3, 8, 15], 0.1)),
@@ -178,18 +187,45 @@ def schedules():
          lambda o: S.CosineAnnealingWarmRestarts(o, 5, 2, 0.01)),
         ("cosine_restarts", dict(first_cycle=4, growth=1, minimum=0.0),
          lambda o: S.CosineAnnealingWarmRestarts(o, 4, 1, 0.0)),
-        ("one_cycle", dict(maximum=0.2, total_steps=STEPS, warmup_fraction=0.3, start_divisor=25.0, end_divisor=1e4),
-         lambda o: S.OneCycleLR(o, cycle_momentum=False, **cycle)),
-        ("cyclic", dict(minimum=0.01, maximum=0.1, steps_up=4, halve_peaks=False),
+        ("one_cycle", one_cycle, lambda o: S.OneCycleLR(o, cycle_momentum=False, **cycle)),
+        ("one_cycle", dict(one_cycle, linear=True, momentum=[0.8, 0.92]),
+         lambda o: S.OneCycleLR(o, anneal_strategy="linear", **momentum, **cycle)),
+        ("one_cycle", dict(one_cycle, three_phases=True, momentum=[0.8, 0.92]),
+         lambda o: S.OneCycleLR(o, three_phase=True, **momentum, **cycle)),
+        ("cyclic", dict(cyclic, mode="triangular"),
          lambda o: S.CyclicLR(o, 0.01, 0.1, 4, mode="triangular", cycle_momentum=False)),
-        ("cyclic", dict(minimum=0.01, maximum=0.1, steps_up=4, halve_peaks=True),
+        ("cyclic", dict(cyclic, mode="triangular2"),
          lambda o: S.CyclicLR(o, 0.01, 0.1, 4, mode="triangular2", cycle_momentum=False)),
-        ("constant_with_warmup", dict(warmup_steps=4), lambda o: S.LambdaLR(o, warmup(4, lambda t: 1))),
+        ("cyclic", dict(cyclic, mode="exp_range", gamma=0.95, steps_down=7, momentum=[0.8, 0.92]),
+         lambda o: S.CyclicLR(o, 0.01, 0.1, 4, 7, mode="exp_range", gamma=0.95, **momentum)),
+        ("constant_with_warmup", dict(warmup_steps=4), lambda o: T.get_constant_schedule_with_warmup(o, 4)),
         ("linear_with_warmup", dict(warmup_steps=4, total_steps=20),
-         lambda o: S.LambdaLR(o, warmup(4, lambda t: max(0.0, (20 - t) / 16)))),
-        ("cosine_with_warmup", dict(warmup_steps=4, total_steps=20),
-         lambda o: S.LambdaLR(o, warmup(4, lambda t: max(0.0, 0.5 * (1 + math.cos(math.pi * (t - 4) / 16)))))),
-        ("inverse_sqrt", dict(warmup_steps=4), lambda o: S.LambdaLR(o, warmup(4, lambda t: (t / 4) ** -0.5))),
+         lambda o: T.get_linear_schedule_with_warmup(o, 4, 20)),
+        ("cosine_with_warmup", dict(warmup_steps=4, total_steps=20, minimum_ratio=0.0, cycles=0.5),
+         lambda o: T.get_cosine_schedule_with_warmup(o, 4, 20)),
+        ("cosine_with_warmup", dict(warmup_steps=4, total_steps=STEPS, minimum_ratio=0.1, cycles=1.5),
+         lambda o: T.get_cosine_with_min_lr_schedule_with_warmup(o, 4, STEPS, num_cycles=1.5, min_lr_rate=0.1)),
+        ("cosine_restarts_with_warmup", dict(warmup_steps=4, total_steps=20, cycles=3),
+         lambda o: T.get_cosine_with_hard_restarts_schedule_with_warmup(o, 4, 20, 3)),
+        ("polynomial_with_warmup", dict(warmup_steps=4, total_steps=20, minimum_ratio=0.1, power=2.0),
+         lambda o: T.get_polynomial_decay_schedule_with_warmup(o, 4, 20, lr_end=0.01, power=2.0)),
+        ("inverse_sqrt", dict(warmup_steps=4), lambda o: T.get_inverse_sqrt_schedule(o, 4)),
+        ("warmup_stable_decay", dict(stable, lines=["linear", "cosine"], minimum_ratio=0.0, cycles=0.5),
+         lambda o: wsd(o, ("linear", "cosine"))),
+        ("warmup_stable_decay", dict(stable, lines=["cosine", "1-sqrt"], minimum_ratio=0.1, cycles=0.5),
+         lambda o: wsd(o, ("cosine", "1-sqrt"), min_lr_ratio=0.1)),
+        ("warmup_stable_decay", dict(stable, lines=["1-sqrt", "linear"], minimum_ratio=0.2, cycles=0.5),
+         lambda o: wsd(o, ("1-sqrt", "linear"), min_lr_ratio=0.2)),
+        ("sequential",
+         dict(parts=[part("linear", start_factor=0.1, end_factor=1.0, total_steps=5), part("exponential", gamma=0.9),
+                     part("cosine", total_steps=8, minimum=0.0)], milestones=[5, 12]),
+         lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1.0, 5), S.ExponentialLR(o, 0.9), S.CosineAnnealingLR(o, 8)],
+                                  [5, 12])),
+        ("chained",
+         dict(parts=[part("constant", factor=0.5, total_steps=4), part("exponential", gamma=0.9),
+                     part("multi_step", milestones=[6, 10], gamma=0.5)]),
+         lambda o: S.ChainedScheduler([S.ConstantLR(o, 0.5, 4), S.ExponentialLR(o, 0.9), S.MultiStepLR(o, [6, 10], 0.5)],
+                                      optimizer=o)),
     ]
 
 
@@ -197,22 +233,50 @@ def schedulers():
     cases = []
     for name, options, make in schedules():
         parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-        optimizer = torch.optim.SGD([dict(params=[parameters[0]]), dict(params=[parameters[1]], lr=0.3)], lr=0.1)
+        optimizer = torch.optim.SGD([dict(params=[parameters[0]]), dict(params=[parameters[1]], lr=0.3)], lr=0.1,
+                                    momentum=0.5)
         scheduler = make(optimizer)
-        rates = [[], []]
+        rates, momenta = [[], []], []
         for step in range(STEPS):
             for group, history in zip(optimizer.param_groups, rates):
                 history.append(group["lr"])
+            momenta.append(optimizer.param_groups[0]["momentum"])
             if step + 1 < STEPS:
                 optimizer.step()
                 scheduler.step()
-        cases.append(dict(scheduler=name, options=options, rates=rates))
+        cases.append(dict(scheduler=name, options=options, rates=rates, momenta=momenta))
     write("schedulers.json",
-          "Two groups with learning rates 0.1 and 0.3. rates[g][t] is the rate of group g in the optimizer's step t.",
-          cases)
+          "Two groups with learning rates 0.1 and 0.3, SGD's momentum 0.5. rates[g][t] is the rate of group g in the "
+          "optimizer's step t, momenta[t] the momentum.", cases)
+
+
+# A schedule that follows a metric.
+
+METRICS = [1.0, 0.9, 0.9, 0.91, float("nan"), 0.8999, 0.95, 0.7, 0.7, 0.71, 0.69, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.2]
+
+
+def plateaus():
+    cases = []
+    for options in (dict(patience=1, factor=0.5),
+                    dict(patience=0, factor=0.1, min_lr=0.005),
+                    dict(patience=1, factor=0.5, cooldown=2, min_lr=[0.01, 0.1]),
+                    dict(patience=2, factor=0.5, threshold=0.05, threshold_mode="abs"),
+                    dict(patience=1, factor=0.5, mode="max", threshold=0.01),
+                    dict(patience=1, factor=0.5, mode="max", threshold=0.1, threshold_mode="abs", eps=0.02)):
+        parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        optimizer = torch.optim.SGD([dict(params=[parameters[0]]), dict(params=[parameters[1]], lr=0.3)], lr=0.1)
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+        rates = []
+        for metric in METRICS:
+            scheduler.step(metric)
+            rates.append([group["lr"] for group in optimizer.param_groups])
+        cases.append(dict(options=options, metrics=[None if m != m else m for m in METRICS], rates=rates))
+    write("plateaus.json", "Two groups with learning rates 0.1 and 0.3. rates[t] are the groups' after metrics[t], of "
+          "which null is NaN.", cases)
 
 
 if __name__ == "__main__":
     trajectories()
     groups()
     schedulers()
+    plateaus()
