@@ -10,6 +10,8 @@ import json
 import math
 import os
 import pathlib
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -108,6 +110,30 @@ def mlp(tools):
            "added_quartiles": [low, high], "rounds": alternated["rounds"], "target": "<= 4 us added"}
 
 
+def exact(tools):
+    """The instructions that accumulation, loss scaling, clipping and metrics add to the same work done by a LibTorch
+    loop, counted by valgrind's callgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise Failed("valgrind is not installed. Install it (apt-get install valgrind).")
+
+    def instructions(way, precision, epochs):
+        output = tools.run([valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1",
+                            tools.bin / "bench_exact", way, precision, epochs], 1)
+        return int(re.search(r"Collected : (\d+)", output)[1]), figures(output)["result"]
+
+    for precision in ("fp32", "fp16"):
+        counts = {}
+        for way in ("hasten", "libtorch"):
+            (few, _), (many, result) = (instructions(way, precision, epochs) for epochs in (1, 3))
+            counts[way] = (many - few) / 200
+            counts[way, "result"] = result
+        agree(f"the result in {precision}", [counts["hasten", "result"]], [counts["libtorch", "result"]], 1e-5)
+        ratio = counts["hasten"] / counts["libtorch"]
+        yield {"name": f"exact: {precision}", "ours": counts["hasten"] / 1e3, "peer": counts["libtorch"] / 1e3,
+               "unit": "k instr.", "ratio": ratio, "spread": [ratio, ratio], "rounds": 1, "target": "<= 1.03"}
+
+
 def ddp_mlp(tools):
     """The same on two processes of one thread."""
     yield from mlp_rows(tools, "ddp_mlp", 2, (3, 3))
@@ -144,7 +170,7 @@ def resnet(tools):
         yield row(f"resnet: {precision}", [o["rate"] for o in ours], [p["rate"] for p in peer], "images/s", 1.1)
 
 
-BENCHMARKS = {benchmark.__name__: benchmark for benchmark in (mlp, ddp_mlp, launch_latency, resnet)}
+BENCHMARKS = {benchmark.__name__: benchmark for benchmark in (mlp, ddp_mlp, launch_latency, resnet, exact)}
 
 
 def main():

@@ -30,6 +30,12 @@ bool Accelerator::is_main_process() const {
 bool Accelerator::is_local_main_process() const {
   return run_->process.local_rank == 0;
 }
+bool Accelerator::is_last_process() const {
+  return run_->process.rank == run_->process.world_size - 1;
+}
+std::int64_t Accelerator::local_process_index() const {
+  return run_->process.local_rank;
+}
 std::int64_t Accelerator::process_index() const {
   return run_->process.rank;
 }

@@ -165,12 +165,15 @@ void forbid_synchronizing(Run& run, bool on) noexcept {
   run.no_sync_scopes += on ? 1 : -1;
 }
 
-void wait_for_main(Run& run) {
-  if (!run.is_main()) run.group->barrier();
+bool is_main(const Run& run) {
+  return run.is_main();
+}
+
+void wait_for_all(Run& run) {
+  run.group->barrier();
 }
 
 void release_others(Run& run) noexcept {
-  if (!run.is_main()) return;
   try {
     run.group->barrier();
   } catch (const std::exception& error) {

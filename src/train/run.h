@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -168,13 +169,23 @@ class Run : public std::enable_shared_from_this<Run> {
   ItemMean item_mean;
   LossWatch loss_watch;
   int no_sync_scopes = 0;
-  bool trigger = false;            // raised by this rank
-  bool joining = false;            // ranks may have different numbers of batches
-  bool reduced_gradients = false;  // some were, since gradients were last dropped
-  double backward_scale = 1.0;     // the loss scale that the present gradients carry
-  bool scaler_updated = true;      // since the last backward
+  bool sync_next_backward = false;  // asked for, whatever windows say
+  bool trigger = false;             // raised by this rank
+  bool joining = false;             // ranks may have different numbers of batches
+  bool reduced_gradients = false;   // some were, since gradients were last dropped
+  double backward_scale = 1.0;      // the loss scale that the present gradients carry
+  bool scaler_updated = true;       // since the last backward
   bool scaler_saw_nonfinite = false;
   std::int64_t updates = 0;
+
+  /// Objects of the program's that are part of checkpoints.
+  struct RegisteredState {
+    std::function<std::string()> save;
+    std::function<void(std::string_view)> load;
+  };
+  std::vector<RegisteredState> registered;
+  std::vector<std::function<void(const std::filesystem::path&)>> before_save;
+  std::vector<std::function<void(const std::filesystem::path&)>> before_load;
 
   std::vector<data::LoaderBase*> running_loaders;  // those in a loop; the one that gave a batch last is last
 

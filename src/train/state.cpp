@@ -17,9 +17,9 @@
 /// What a checkpoint of a run holds:
 ///   model.safetensors, model_1.safetensors, ...      parameters and buffers under Python's names
 ///   optimizer.safetensors, optimizer_1.safetensors   state tensors as PARAMETER/STATE: "fc.weight/exp_avg"
-///   random_RANK.safetensors                          each rank's random generators, and errors of
-///   compression state.json                                       all else: counters, learning rates,
-///   schedules, loaders
+///   random_RANK.safetensors                          each rank's own: random generators, compression
+///   registered_0, registered_1, ...                  bytes of objects of the program
+///   state.json                                       all else: counters, learning rates, schedules, loaders
 namespace hasten {
 namespace detail {
 namespace {
@@ -40,6 +40,10 @@ constexpr const char* kOpaque = "opaque";
 
 std::string numbered(const std::string& stem, std::size_t index) {
   return stem + (index == 0 ? "" : "_" + std::to_string(index)) + ".safetensors";
+}
+
+std::string registered_file(std::size_t index) {
+  return "registered_" + std::to_string(index);
 }
 
 std::string random_file(int rank) {
@@ -173,6 +177,7 @@ json state_of(const Run& run, const std::vector<optim::OptimizerState>& optimize
              {"gradient_accumulation_steps", run.accumulation.steps()},
              {"processes", run.process.world_size},
              {"models", run.models.living().size()},
+             {"registered", run.registered.size()},
              {"optimizers", json::array()},
              {"schedulers", json::array()},
              {"plateaus", json::array()},
@@ -296,6 +301,7 @@ fs::path Run::save(const fs::path& given) {
   if (folder.empty())
     folder = group->broadcast_bytes(is_main() ? checkpoint::next_folder(checkpoints()).string() : "", 0);
 
+  for (const auto& hook : before_save) hook(folder);
   checkpoint::Writer writer(*group, folder);
   if (is_main()) {
     const optim::Names names = names_of_parameters(*this);
@@ -311,6 +317,9 @@ fs::path Run::save(const fs::path& given) {
       writer.write(numbered("optimizer", i), [&](const fs::path& path) {
         checkpoint::write_tensors(path, tensors_of(optimizer_states[i]));
       });
+    for (std::size_t i = 0; i < registered.size(); ++i)
+      writer.write(registered_file(i),
+                   [&](const fs::path& path) { files::write_atomically(path, registered[i].save()); });
     writer.write(kStateFile, [&](const fs::path& path) {
       files::write_atomically(path, state_of(*this, optimizer_states).dump(2) + "\n");
     });
@@ -328,6 +337,7 @@ fs::path Run::save(const fs::path& given) {
 }
 
 void Run::load(const fs::path& folder) {
+  for (const auto& hook : before_load) hook(folder);
   const checkpoint::Reader reader(folder, checkpoint::Check::kSizes);
   json state;
   try {
@@ -338,6 +348,8 @@ void Run::load(const fs::path& folder) {
     const auto plateau_records = plateaus.living();
     const auto loader_records = loaders.living();
     require_as_many(state.at("models").get<std::size_t>(), model_records.size(), "models", folder);
+    require_as_many(state.at("registered").get<std::size_t>(), registered.size(), "registered objects",
+                    folder);
     require_as_many(state.at("optimizers").size(), optimizer_records.size(), "optimizers", folder);
     require_as_many(state.at("schedulers").size(), scheduler_records.size(), "schedulers", folder);
     require_as_many(state.at("plateaus").size(), plateau_records.size(), "plateau schedules", folder);
@@ -355,6 +367,8 @@ void Run::load(const fs::path& folder) {
                         checkpoint::read_tensors(reader.path(numbered("optimizer", i))));
     }
     restore_schedules(*this, state);
+    for (std::size_t i = 0; i < registered.size(); ++i)
+      registered[i].load(files::read(reader.path(registered_file(i))));
     for (std::size_t i = 0; i < loader_records.size(); ++i) {
       const json& saved = state.at("loaders")[i];
       loader_records[i]->loader->load_state(loader_state_from(saved));
@@ -428,6 +442,19 @@ void Run::mark_finished() const {
 }
 
 }  // namespace detail
+
+void Accelerator::register_state(std::function<std::string()> save,
+                                 std::function<void(std::string_view)> load) {
+  run_->registered.push_back({std::move(save), std::move(load)});
+}
+
+void Accelerator::register_save_state_pre_hook(std::function<void(const std::filesystem::path&)> hook) {
+  run_->before_save.push_back(std::move(hook));
+}
+
+void Accelerator::register_load_state_pre_hook(std::function<void(const std::filesystem::path&)> hook) {
+  run_->before_load.push_back(std::move(hook));
+}
 
 std::filesystem::path Accelerator::save_state(const std::filesystem::path& folder) {
   return run_->save(folder);

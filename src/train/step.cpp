@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
@@ -175,7 +176,8 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
     run.optimizers.for_each([](detail::OptimizerRecord& record) { record.unscaled = false; });
   }
   const bool complete = run.accumulation.complete();
-  const bool synchronize = (complete || run.options.sync_each_batch) && run.no_sync_scopes == 0;
+  const bool synchronize = std::exchange(run.sync_next_backward, false) ||
+                           ((complete || run.options.sync_each_batch) && run.no_sync_scopes == 0);
   run.loss_watch.see(loss, run.updates, run.process.rank);
   run.item_mean.add(options.items);
   // The gradients of earlier micro-batches are brought to the weight that the window gives them.
@@ -197,6 +199,14 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   run.reduced_gradients = run.reduced_gradients || synchronize;
   if (options.items && complete && run.no_sync_scopes == 0)
     detail::multiply_gradients(run, run.item_mean.settle(run.sum_of_items(), divisor));
+}
+
+void Accelerator::trigger_sync_in_backward() {
+  run_->sync_next_backward = true;
+}
+
+void Accelerator::unscale_gradients() {
+  run_->unscale_gradients();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,

@@ -353,6 +353,22 @@ TEST(Accumulation, TakesSeveralLoadersInOneLoop) {
   });
 }
 
+TEST(Accumulation, ReducesWithinAWindowWhenTriggered) {
+  run_ranks(2, [](Rank& rank) {
+    test::join(rank);
+    Accelerator accelerator({.gradient_accumulation_steps = 2, .progress = false});
+    Scalar scalar;
+    auto [model, optimizer] = accelerator.prepare(scalar.net, scalar.sgd);
+    const at::Tensor x = at::full({1}, 2.0 + 4 * rank.index());
+    auto window = accelerator.accumulate(model);
+    accelerator.trigger_sync_in_backward();
+    accelerator.backward(model(x));
+    EXPECT_EQ(scalar.net->w.grad().item<double>(), 2.0) << "half of the mean of 2 and 6";
+    accelerator.backward(model(x));
+    EXPECT_EQ(scalar.net->w.grad().item<double>(), 2.0 + 1 + 2 * rank.index()) << "only that one";
+  });
+}
+
 TEST(Accumulation, CoversSeveralModelsAndOptimizers) {
   for (const int processes : {1, 2})
     run_ranks(processes, [&](Rank& rank) {

@@ -10,12 +10,14 @@
 #include <hasten/checkpoint/folder.h>
 #include <hasten/checkpoint/tensors.h>
 
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "train/support.h"
 
 namespace hasten {
 namespace {
 
+using test::message_of;
 using test::Mlp;
 using test::Rank;
 using test::run_ranks;
@@ -236,6 +238,39 @@ TEST(Checkpoint, OfAnotherModelChangesNothing) {
       EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("fc1."), HasSubstr("16"), HasSubstr("17")));
     }
     EXPECT_TRUE(test::flat(*wider).equal(before));
+  });
+}
+
+TEST(Checkpoint, HoldsObjectsOfTheProgram) {
+  struct Progress {
+    std::int64_t best_epoch = 0;
+    std::vector<double> losses;
+    std::map<std::string, at::Tensor> moments;
+  };
+  const TemporaryFolder folder;
+  run_ranks(2, [&](Rank& rank) {
+    test::join(rank);
+    std::vector<std::string> calls;
+    {
+      Accelerator accelerator({.progress = false});
+      Progress progress{3, {0.5, 0.25}, {{"a", at::ones({2})}}};
+      accelerator.register_for_checkpointing(progress);
+      accelerator.register_save_state_pre_hook(
+          [&](const std::filesystem::path& path) { calls.push_back("save " + path.filename().string()); });
+      accelerator.save_state(folder / "saved");
+    }
+    Accelerator accelerator({.progress = false});
+    Progress progress;
+    EXPECT_THAT(message_of([&] { accelerator.load_state(folder / "saved"); }, ErrorCode::kMismatch),
+                HasSubstr("holds 1 registered objects, but 0"));
+    accelerator.register_for_checkpointing(progress);
+    accelerator.register_load_state_pre_hook(
+        [&](const std::filesystem::path& path) { calls.push_back("load " + path.filename().string()); });
+    accelerator.load_state(folder / "saved");
+    EXPECT_EQ(progress.best_epoch, 3);
+    EXPECT_EQ(progress.losses, (std::vector<double>{0.5, 0.25}));
+    EXPECT_TRUE(progress.moments.at("a").equal(at::ones({2})));
+    EXPECT_EQ(calls, (std::vector<std::string>{"save saved", "load saved"}));
   });
 }
 

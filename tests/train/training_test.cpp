@@ -372,6 +372,8 @@ TEST(Training, KnowsItsPlaceAmongTheProcesses) {
     EXPECT_EQ(accelerator.num_processes(), 2);
     EXPECT_EQ(accelerator.is_main_process(), rank.index() == 0);
     EXPECT_EQ(accelerator.is_local_main_process(), rank.index() == 0);
+    EXPECT_EQ(accelerator.is_last_process(), rank.index() == 1);
+    EXPECT_EQ(accelerator.local_process_index(), rank.index());
     {
       auto first = accelerator.main_process_first();
       if (accelerator.is_main_process()) files::write_atomically(folder / "made", "by the main process");
@@ -379,7 +381,17 @@ TEST(Training, KnowsItsPlaceAmongTheProcesses) {
     }
     int calls = 0;
     accelerator.on_main_process([&] { ++calls; });
-    EXPECT_EQ(calls, rank.index() == 0 ? 1 : 0);
+    accelerator.on_local_main_process([&] { ++calls; });
+    EXPECT_EQ(calls, rank.index() == 0 ? 2 : 0);
+    accelerator.on_last_process([&] { calls += 10; });
+    accelerator.on_process([&] { calls += 100; }, 1);
+    accelerator.on_local_process([&] { calls += 1000; }, 1);
+    EXPECT_EQ(calls, rank.index() == 0 ? 2 : 1110);
+    {
+      auto first = accelerator.local_main_process_first();
+      if (accelerator.is_local_main_process()) files::write_atomically(folder / "local", "first");
+      EXPECT_TRUE(std::filesystem::exists(folder / "local"));
+    }
     accelerator.wait_for_everyone();
   });
 }

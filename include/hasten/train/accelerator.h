@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <map>
@@ -122,6 +123,14 @@ class Accelerator {
   [[nodiscard]] NoSyncScope no_sync(const Models&...) {
     return NoSyncScope(*run_);
   }
+
+  /// The next backward pass reduces gradients though a window is open or `no_sync` holds. Every rank must
+  /// call it.
+  void trigger_sync_in_backward();
+
+  /// In fp16, brings the gradients of all optimizers to their true size, once a backward pass. Clipping and
+  /// steps do so by themselves.
+  void unscale_gradients();
 
   /// Lets ranks have different numbers of batches while the result lives; see `JoinScope`. For loops that
   /// train: nothing else that all ranks must call may be called within. All prepared models take part,
@@ -281,7 +290,9 @@ class Accelerator {
   void wait_for_everyone() const;
   [[nodiscard]] bool is_main_process() const;        ///< rank 0 of all
   [[nodiscard]] bool is_local_main_process() const;  ///< the first rank of this host
+  [[nodiscard]] bool is_last_process() const;        ///< the last rank of all
   [[nodiscard]] std::int64_t process_index() const;
+  [[nodiscard]] std::int64_t local_process_index() const;  ///< among those of this host
   [[nodiscard]] std::int64_t num_processes() const;
   [[nodiscard]] at::Device device() const;
   [[nodiscard]] Precision mixed_precision() const;
@@ -296,10 +307,35 @@ class Accelerator {
   /// must enter it.
   [[nodiscard]] MainProcessFirstScope main_process_first() { return MainProcessFirstScope(*run_); }
 
+  /// The same for each host and the first of its processes.
+  [[nodiscard]] MainProcessFirstScope local_main_process_first() {
+    return MainProcessFirstScope(*run_, is_local_main_process());
+  }
+
   /// Calls `f` on the main process only.
   template <class F>
   void on_main_process(F&& f) const {
     if (is_main_process()) std::forward<F>(f)();
+  }
+  /// Calls `f` on the first process of each host.
+  template <class F>
+  void on_local_main_process(F&& f) const {
+    if (is_local_main_process()) std::forward<F>(f)();
+  }
+  /// Calls `f` on the last process only.
+  template <class F>
+  void on_last_process(F&& f) const {
+    if (is_last_process()) std::forward<F>(f)();
+  }
+  /// Calls `f` on one process only, by its rank.
+  template <class F>
+  void on_process(F&& f, std::int64_t index) const {
+    if (process_index() == index) std::forward<F>(f)();
+  }
+  /// Calls `f` on one process of each host.
+  template <class F>
+  void on_local_process(F&& f, std::int64_t local_index) const {
+    if (local_process_index() == local_index) std::forward<F>(f)();
   }
 
   /// The module behind a handle.
@@ -324,6 +360,19 @@ class Accelerator {
   /// rank must call it, after `prepare` of the same things. Throws `kNotFound`, `kCorruptData` or
   /// `kMismatch`; models and optimizers are unchanged when they do not fit.
   void load_state(const std::filesystem::path& folder = {});
+
+  /// Makes an object part of checkpoints: a struct of numbers, strings, tensors and containers, anything that
+  /// `tree::to_bytes` takes. It is borrowed; the main process's is saved, and every rank loads it. A run that
+  /// loads must have registered as many, in the same order.
+  template <class T>
+  void register_for_checkpointing(T& object) {
+    register_state([&object] { return tree::to_bytes(object); },
+                   [&object](std::string_view bytes) { object = tree::from_bytes<T>(bytes); });
+  }
+
+  /// Called on every rank with the folder before `save_state` writes, or before `load_state` reads.
+  void register_save_state_pre_hook(std::function<void(const std::filesystem::path&)> hook);
+  void register_load_state_pre_hook(std::function<void(const std::filesystem::path&)> hook);
 
   /// Restores the newest checkpoint of a run in this project that did not finish. Returns whether there was
   /// one.
@@ -401,6 +450,7 @@ class Accelerator {
                                                   : tensor;
     });
   }
+  void register_state(std::function<std::string()> save, std::function<void(std::string_view)> load);
   void release_memory() const;
   void skip_first_batches(detail::LoaderRecord& record, std::int64_t count) const;
   [[nodiscard]] at::Tensor gather_rows(const at::Tensor& tensor) const;

@@ -16,7 +16,8 @@ class Run;
 void open_window(Run& run);
 void close_window(Run& run) noexcept;
 void forbid_synchronizing(Run& run, bool on) noexcept;
-void wait_for_main(Run& run);
+[[nodiscard]] bool is_main(const Run& run);
+void wait_for_all(Run& run);
 void release_others(Run& run) noexcept;
 void begin_join(Run& run, const JoinOptions& options);
 void end_join(Run& run);
@@ -52,16 +53,22 @@ class [[nodiscard]] NoSyncScope {
   detail::Run& run_;
 };
 
-/// A block that the main process runs before the others enter it.
+/// A block that the main process, or those that are told that they are first, run before the others enter it.
 class [[nodiscard]] MainProcessFirstScope {
  public:
-  explicit MainProcessFirstScope(detail::Run& run) : run_(run) { detail::wait_for_main(run_); }
-  ~MainProcessFirstScope() { detail::release_others(run_); }
+  explicit MainProcessFirstScope(detail::Run& run) : MainProcessFirstScope(run, detail::is_main(run)) {}
+  MainProcessFirstScope(detail::Run& run, bool first) : run_(run), first_(first) {
+    if (!first_) detail::wait_for_all(run_);
+  }
+  ~MainProcessFirstScope() {
+    if (first_) detail::release_others(run_);
+  }
   MainProcessFirstScope(const MainProcessFirstScope&) = delete;
   MainProcessFirstScope& operator=(const MainProcessFirstScope&) = delete;
 
  private:
   detail::Run& run_;
+  bool first_;
 };
 
 /// A block in which the ranks' loops may have different numbers of batches. A rank whose loop has ended waits
