@@ -70,7 +70,7 @@ double with_hasten(bool fp16, int epochs) {
       auto window = accelerator.accumulate(model);
       const at::Tensor scores = model(x);
       accelerator.backward(at::cross_entropy_loss(scores, y));
-      accelerator.clip_grad_norm_(model, kMaxNorm);
+      if (accelerator.sync_gradients()) accelerator.clip_grad_norm_(model, kMaxNorm);
       accelerator.update(accuracy, scores, y);
       optimizer.step();
       optimizer.zero_grad();
