@@ -45,7 +45,7 @@ soak: build ## run the tests ROUNDS times (20), or those that match ONLY, until 
 	@ctest --test-dir $(BUILD) --parallel 2 --progress --output-on-failure --no-tests=error \
 	  --repeat until-fail:$(or $(ROUNDS),20) $(if $(ONLY),-R '$(ONLY)')
 
-bench: configure ## compare with Accelerate (ONLY=mlp,ddp_mlp,launch_latency,resnet); installs it into .setup/peers
+bench: configure ## compare with Accelerate (ONLY=mlp,ddp_mlp,launch_latency,resnet,exact); installs it into .setup/peers
 	@tools/setup peers
 	@cmake --preset $(PRESET) --log-level=NOTICE -D HASTEN_BENCHMARKS=ON >/dev/null
 	@$(call compile,hasten_cli benchmarks)

@@ -150,6 +150,41 @@ TEST(Training, TrainsTwoModelsAgainstEachOther) {
   EXPECT_EQ(weights.at(0), weights.at(1));
 }
 
+TEST(Training, UsesTheRatesOfItsScheduleUpdateByUpdate) {
+  // 16 samples in 4 updates: on one process in windows of two, on two processes one batch an update.
+  struct Case {
+    int processes;
+    ScheduleUnit unit;
+    double end;  // the step of the schedule at which the rate is 0
+  };
+  for (const Case& c : {Case{1, ScheduleUnit::kUpdates, 4}, Case{2, ScheduleUnit::kUpdates, 4},
+                        Case{2, ScheduleUnit::kSingleProcessBatches, 8}})
+    run_ranks(c.processes, [&](Rank& rank) {
+      test::join(rank);
+      Accelerator accelerator(
+          {.gradient_accumulation_steps = 2 / c.processes, .progress = false, .schedule_unit = c.unit});
+      Scalar scalar;
+      optim::Lambda schedule(scalar.sgd, [&](std::int64_t t) { return 1 - static_cast<double>(t) / c.end; });
+      data::Loader train(data::tensors(at::ones({16})), {.batch_size = 2});
+      auto [model, optimizer, loader, scheduler] =
+          accelerator.prepare(scalar.net, scalar.sgd, train, schedule);
+      const auto rate = [&] { return scalar.sgd.param_groups()[0].options().get_lr(); };
+      std::vector<double> used;
+      for (auto& x : loader) {
+        auto window = accelerator.accumulate(model);
+        const double before = rate();
+        accelerator.backward(model(x));
+        optimizer.step();
+        EXPECT_EQ(rate(), before) << "a rate moves with its schedule alone";
+        if (accelerator.sync_gradients()) used.push_back(before);
+        scheduler.step();
+        optimizer.zero_grad();
+      }
+      EXPECT_EQ(used, (std::vector<double>{1, 0.75, 0.5, 0.25}));
+      EXPECT_EQ(rate(), 0.0);
+    });
+}
+
 TEST(Training, FollowsAMetricAlikeOnAllRanks) {
   const TemporaryFolder folder;
   run_ranks(2, [&](Rank& rank) {
