@@ -23,14 +23,6 @@ std::int64_t fingerprint(const at::Tensor& tensor) {
                  crc32c({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()}));
 }
 
-std::string name_of(const Run& run, const at::Tensor& parameter, std::size_t index) {
-  std::string name = concat("number ", index);
-  run.models.for_each([&](const ModelRecord& model) {
-    if (const auto* known = model.parameters.find(parameter)) name = "'" + known->name + "'";
-  });
-  return name;
-}
-
 }  // namespace
 
 void require_equal_on_all_ranks(const Run& run, const OptimizerRecord& record, Compared what) {
@@ -52,7 +44,7 @@ void require_equal_on_all_ranks(const Run& run, const OptimizerRecord& record, C
         ranks += concat(ranks.empty() ? "" : ", ", rank);
     if (ranks.empty()) continue;
     if (wrong++ == 0) {
-      names = name_of(run, parameters[i], i);
+      names = run.name_of(parameters[i], i);
       differing = ranks;
     }
   }

@@ -213,6 +213,8 @@ class Run : public std::enable_shared_from_this<Run> {
   [[nodiscard]] bool boundary(LoaderRecord& record);
   /// Makes all ranks agree on whether one of them was told to stop, and saves if so. Every rank must call it.
   void agree_on_stopping();
+  /// "'fc.weight'": a parameter's name in messages; "number 3" for one of no prepared model.
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter, std::size_t number) const;
   /// The items of all ranks' backward passes of this window. Every rank must call it.
   [[nodiscard]] std::int64_t sum_of_items();
   /// Makes models, optimizers, schedules, scaler and counters those of another rank.

@@ -52,11 +52,7 @@ int steps_of_an_update(const Run& run) {
     if (!gradient.defined()) continue;
     const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
     if (values.isfinite().all().item<bool>()) continue;
-    std::string name = concat("number ", index);
-    run.models.for_each([&](const ModelRecord& model) {
-      if (const auto* known = model.parameters.find(parameter)) name = "'" + known->name + "'";
-    });
-    names += (names.empty() ? "" : ", ") + name;
+    names += (names.empty() ? "" : ", ") + run.name_of(parameter, index);
   }
   fail(ErrorCode::kFailedPrecondition, "clip_grad_norm_", "the norm of the gradients is ", norm,
        "; those of parameter ", names.empty() ? "none alone: their squares overflow" : names,
@@ -81,6 +77,14 @@ void Run::unscale_gradients() {
         precision::GradScaler::unscale(parallel::gradients_of(record.parameters()), backward_scale, device);
     record.unscaled = true;
   });
+}
+
+std::string Run::name_of(const at::Tensor& parameter, std::size_t number) const {
+  std::string name = concat("number ", number);
+  models.for_each([&](const ModelRecord& model) {
+    if (const auto* known = model.parameters.find(parameter)) name = "'" + known->name + "'";
+  });
+  return name;
 }
 
 std::int64_t Run::sum_of_items() {

@@ -10,6 +10,13 @@
 #include "comm/join.h"
 #include "support/errors.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+/// An allocation that cannot be is to fail as it does without the sanitizer, instead of ending the program.
+extern "C" const char* __asan_default_options() {  // NOLINT: the sanitizer's name
+  return "allocator_may_return_null=1";
+}
+#endif
+
 namespace hasten {
 namespace {
 
