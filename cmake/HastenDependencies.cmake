@@ -1,15 +1,10 @@
 # Where the dependencies come from. docs/dependencies.md says why each was chosen.
-find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)
+include(HastenLibraries)
 find_package(nlohmann_json REQUIRED)
-find_package(yaml-cpp REQUIRED)
-if(NOT TARGET yaml-cpp::yaml-cpp) # before 0.8
-  add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED)
-  target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)
-endif()
 find_package(CLI11 REQUIRED)
 include(HastenTorch)
 if(HASTEN_TESTS)
   find_package(GTest REQUIRED)
 endif()
 find_path(HASTEN_GLOO_INCLUDE gloo/algorithm.h REQUIRED)
+find_path(HASTEN_PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)

@@ -12,5 +12,6 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/hastenConfig.cmake.in
   "${PROJECT_BINARY_DIR}/hastenConfig.cmake" INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/hastenConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/hastenConfig.cmake" "${PROJECT_BINARY_DIR}/hastenConfigVersion.cmake"
-  "${PROJECT_SOURCE_DIR}/cmake/HastenTorch.cmake" "${PROJECT_SOURCE_DIR}/cmake/HastenCuda.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/HastenLibraries.cmake" "${PROJECT_SOURCE_DIR}/cmake/HastenTorch.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/HastenCuda.cmake"
   DESTINATION "${package_dir}")

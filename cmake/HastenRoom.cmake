@@ -17,7 +17,9 @@ endforeach()
 target_compile_definitions(hasten_native PRIVATE HASTEN_VERSION="${PROJECT_VERSION}")
 target_link_libraries(hasten_native
   PUBLIC Threads::Threads
-  PRIVATE ZLIB::ZLIB yaml-cpp::yaml-cpp $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  PRIVATE ZLIB::ZLIB JPEG::JPEG PNG::PNG hasten::hdf5 hasten::utf8proc yaml-cpp::yaml-cpp
+          $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+target_include_directories(hasten_native SYSTEM PRIVATE ${HASTEN_PROTOZERO_INCLUDE})
 target_link_libraries(hasten PUBLIC hasten_native hasten::torch)
 # Gloo's headers alone: its code is inside LibTorch, and a second copy must not be linked.
 target_include_directories(hasten SYSTEM PRIVATE ${HASTEN_GLOO_INCLUDE})
